@@ -503,6 +503,22 @@ unsafe extern "C" {
         launch: *const tg_launch,
     ) -> tg_status;
 }
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct tg_gather {
+    pub x: *const ::std::os::raw::c_void,
+    pub columns: *const u32,
+    pub out: *mut ::std::os::raw::c_void,
+    pub x_stride: i64,
+    pub out_stride: i64,
+    pub rows: i32,
+    pub width: i32,
+    pub count: i32,
+    pub bytes: i32,
+}
+unsafe extern "C" {
+    pub fn tg_gather_launch(args: *const tg_gather, launch: *const tg_launch) -> tg_status;
+}
 unsafe extern "C" {
     pub fn tg_load_elementwise() -> tg_status;
 }

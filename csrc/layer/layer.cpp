@@ -13,6 +13,7 @@ extern "C" {
 tg_status tg_load_layer_append();
 tg_status tg_load_layer_decode();
 tg_status tg_load_layer_embed_gate();
+tg_status tg_load_layer_gather();
 tg_status tg_load_layer_norm();
 tg_status tg_load_layer_quantise();
 tg_status tg_load_layer_sample();
@@ -43,8 +44,8 @@ extern "C" {
 tg_status tg_load_layers(void) {
   bool sm90 = false;
   if (const tg_status status = is_sm90(&sm90)) return status;
-  for (const auto load : {tg_load_layer_append, tg_load_layer_decode, tg_load_layer_embed_gate, tg_load_layer_norm,
-                          tg_load_layer_quantise, tg_load_layer_sample}) {
+  for (const auto load : {tg_load_layer_append, tg_load_layer_decode, tg_load_layer_embed_gate, tg_load_layer_gather,
+                          tg_load_layer_norm, tg_load_layer_quantise, tg_load_layer_sample}) {
     if (const tg_status status = load()) return status;
   }
 #ifdef TG_PREFILL_SM90

@@ -52,7 +52,7 @@ mod store;
 mod weights;
 
 pub use cache::Cache;
-pub use config::{Config, Experts};
+pub use config::{Config, Experts, Quantization};
 pub use decoder::Decoder;
 pub use sampler::Sampler;
 pub use step::Step;

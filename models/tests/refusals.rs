@@ -43,7 +43,7 @@ fn a_config_names_the_field() {
     for (field, asked) in [
         ("mlp_bias", "true"),
         ("partial_rotary_factor", "0.5"),
-        ("quantization_config", r#"{"quant_method": "awq"}"#),
+        ("quantization_config", r#"{"quant_method": "aqlm"}"#),
         ("final_logit_softcapping", "30.0"),
         ("num_local_experts", "8"),
     ] {

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "experts")]
 use super::cuda::grouped;
+#[cfg(feature = "experts")]
+use super::cuda::quantized::{Narrow, Weights};
 use super::lowering::format_of;
 use super::numbers::put;
 use super::tensors::Block;
@@ -172,10 +174,20 @@ impl GroupedGemm {
         let Some(format) = super::blocks::format_of(weights.dtype()) else {
             bail!("a grouped product: no kernel multiplies weights in {:?}", weights.dtype());
         };
-        let problem = self.problem_of(input, weights.shape().dims3()?)?;
-        let problem = placed_input(problem, input).with(|problem| {
-            (problem.b.format, problem.d.format) = (format, Format::F32);
-            problem.d.row_stride = out.stride()[0] as i64;
+        self.write_of(input, weights.shape().dims3()?, Weights::Blocks(weights, format), out)
+    }
+
+    /// The same with narrow weights of `count` groups, which lie over one another.
+    #[cfg(feature = "experts")]
+    pub(super) fn write_narrow(&self, input: &Tensor, count: usize, weights: Narrow, out: &Tensor) -> Result<()> {
+        let [n, k] = weights.sizes;
+        self.write_of(input, (count, n, k), Weights::Narrow(weights), out)
+    }
+
+    #[cfg(feature = "experts")]
+    fn write_of(&self, input: &Tensor, sizes: (usize, usize, usize), weights: Weights, out: &Tensor) -> Result<()> {
+        let problem = placed_input(self.problem_of(input, sizes)?, input).with(|problem| {
+            (problem.d.format, problem.d.row_stride) = (Format::F32, out.stride()[0] as i64);
         });
         let Device::Cuda(device) = input.device() else { return BLOCK.elsewhere(input.device()) };
         let lists = grouped::Lists {
@@ -183,7 +195,7 @@ impl GroupedGemm {
             pairs: self.pairs.as_ref().map(|(pairs, _)| pairs),
             scales: self.scales.as_ref(),
         };
-        grouped::product_of_blocks(device, problem, input, weights, &lists, out)
+        grouped::product_of(device, problem, input, weights, &lists, out)
     }
 
     /// The product with weights of `sizes`, (groups, n, k), on the CPU, in f32: `product` multiplies rows in f32 with a group's.

@@ -28,6 +28,6 @@ pub use kinds::{GateFunction, RopeStyle, Sampling};
 #[cfg(feature = "layers")]
 pub use quantise::{Factors, Quantise};
 #[cfg(feature = "layers")]
-pub use rows::{Embedding, Gated, RmsNorm};
+pub use rows::{Embedding, Gated, Gather, RmsNorm};
 #[cfg(feature = "layers")]
 pub use sample::{sample_workspace, Sample};

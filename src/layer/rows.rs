@@ -1,4 +1,4 @@
-//! Norms, embeddings and gates: what is computed row by row.
+//! Norms, embeddings, gates and orders of columns: what is computed row by row.
 
 use super::check::{Check, Rows};
 use super::kinds::GateFunction;
@@ -199,5 +199,52 @@ impl Gated {
         };
         // SAFETY: the caller's promises.
         layers::answer(check.0, unsafe { ffi::tg_gated_launch(&args, &layers::on(stream)?) })
+    }
+}
+
+/// Columns of rows by a list: out(r, c) = x(r, columns(c)), and 0 where x has no such column.
+#[derive(Debug, Clone, Copy)]
+pub struct Gather {
+    /// rows x width.
+    pub x: Rows,
+    /// `count` numbers.
+    pub columns: *const u32,
+    /// rows x count.
+    pub out: Rows,
+    /// Rows.
+    pub rows: usize,
+    /// Columns of x.
+    pub width: usize,
+    /// Columns of the result, at most 2^23.
+    pub count: usize,
+    /// f16, bf16 or f32.
+    pub format: Format,
+}
+
+impl Gather {
+    /// Launches on a stream of the current device.
+    ///
+    /// # Errors
+    /// As for [`RmsNorm::launch`].
+    ///
+    /// # Safety
+    /// As for [`RmsNorm::launch`].
+    pub unsafe fn launch(&self, stream: *mut c_void) -> Result<()> {
+        let check = Check("an order of columns");
+        check.format("numbers", self.format, &FLOATS)?;
+        check.that(self.count <= 1 << 23, || format!("rows of {} numbers; the kernel has at most 2^23", self.count))?;
+        let args = ffi::tg_gather {
+            x: self.x.at,
+            columns: self.columns,
+            out: self.out.at,
+            x_stride: self.x.stride,
+            out_stride: self.out.stride,
+            rows: check.count("rows", self.rows)?,
+            width: check.count("columns", self.width)?,
+            count: self.count as i32,
+            bytes: size(self.format) as i32,
+        };
+        // SAFETY: the caller's promises.
+        layers::answer(check.0, unsafe { ffi::tg_gather_launch(&args, &layers::on(stream)?) })
     }
 }

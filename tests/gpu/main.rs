@@ -46,6 +46,7 @@ mod model_families;
 #[path = "../support/models.rs"]
 mod models;
 mod narrow;
+mod narrow_layers;
 mod numbers;
 mod odd_addresses;
 mod oracle;
@@ -196,6 +197,7 @@ fn beside() -> Vec<(String, Test)> {
     tests.extend(gguf_experts::tests());
     tests.extend(narrow::tests());
     tests.extend(fp8::tests());
+    tests.extend(narrow_layers::tests());
     tests.extend(qmatmul::tests());
     tests.extend(groups::tests());
     tests.extend(into::tests());

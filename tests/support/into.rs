@@ -78,24 +78,24 @@ fn near(what: &str, got: &Tensor, sums: &[(f64, f64)], after: impl Fn(f64, usize
 }
 
 /// A tensor of these rows and columns in a wider one: 3 rows and `before` columns lie before it, 5 columns behind it.
-struct Within {
+pub struct Within {
     wide: Tensor,
     before: usize,
     columns: usize,
 }
 
 impl Within {
-    fn new(rows: usize, columns: usize, before: usize, dtype: DType, device: &Device) -> Result<Self> {
+    pub fn new(rows: usize, columns: usize, before: usize, dtype: DType, device: &Device) -> Result<Self> {
         let wide = Tensor::full(-77f32, (rows + 3, before + columns + 5), &Device::Cpu)?;
         Ok(Self { wide: wide.to_dtype(dtype)?.to_device(device)?, before, columns })
     }
 
-    fn inside(&self) -> Result<Tensor> {
+    pub fn inside(&self) -> Result<Tensor> {
         self.wide.narrow(0, 3, self.wide.dim(0)? - 3)?.narrow(1, self.before, self.columns)
     }
 
     /// Refuses a change of what lies around.
-    fn untouched(&self, what: &str) -> Result<()> {
+    pub fn untouched(&self, what: &str) -> Result<()> {
         let width = self.wide.dim(1)?;
         let is_inside = |i: usize| i / width >= 3 && (self.before..self.before + self.columns).contains(&(i % width));
         match exact(&self.wide)?.into_iter().enumerate().find(|(i, x)| !is_inside(*i) && *x != -77.0) {

@@ -3,9 +3,11 @@
 use crate::tokenizer;
 use anyhow::{bail, Context, Result};
 use candle::quantized::gguf_file::{Content, Value};
+use candle::safetensors::MmapedSafetensors;
 use candle::{DType, Device};
-use candle_nn::VarBuilder;
-use candle_tilegemm_models::{Config, Decoder};
+use candle_tilegemm::nn::narrow::{Checkpoint, Quantizer};
+use candle_tilegemm::nn::QuantizationConfig;
+use candle_tilegemm_models::{Config, Decoder, Quantization};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -18,9 +20,11 @@ pub struct Model {
     pub template: Option<String>,
 }
 
-pub fn model(path: &Path, dtype: DType, device: &Device) -> Result<Model> {
+pub fn model(path: &Path, quantize: Option<Quantizer>, dtype: DType, device: &Device) -> Result<Model> {
     if path.is_dir() {
-        folder(path, dtype, device)
+        folder(path, quantize, dtype, device)
+    } else if quantize.is_some() {
+        bail!("{}: the weights of a GGUF file stay as they are; --quantize is for a folder", path.display())
     } else {
         gguf(path, dtype, device).with_context(|| path.display().to_string())
     }
@@ -38,11 +42,23 @@ fn gguf(path: &Path, dtype: DType, device: &Device) -> Result<Model> {
     Ok(Model { decoder: Decoder::from_gguf_in(&content, &mut file, dtype, device)?, tokenizer, template })
 }
 
-fn folder(path: &Path, dtype: DType, device: &Device) -> Result<Model> {
+fn folder(path: &Path, quantize: Option<Quantizer>, dtype: DType, device: &Device) -> Result<Model> {
     let read = |name: &str| {
         std::fs::read_to_string(path.join(name)).with_context(|| format!("cannot read {}", path.join(name).display()))
     };
-    let config = Config::from_json(&read("config.json")?)?;
+    let mut config = Config::from_json(&read("config.json")?)?;
+    // Where ModelOpt's description lies in a file of its own.
+    let of_modelopt = path.join("hf_quant_config.json");
+    if config.quantization == Quantization::None && of_modelopt.exists() {
+        let stored = QuantizationConfig::from_json(&read("hf_quant_config.json")?)?;
+        config = config.with_quantization(Quantization::Stored(stored));
+    }
+    if let Some(to) = quantize {
+        if config.quantization != Quantization::None {
+            bail!("{}: the weights are in few bits already; leave out --quantize", path.display());
+        }
+        config = config.with_quantization(Quantization::Rounded(to));
+    }
     let tokenizer = Tokenizer::from_file(path.join("tokenizer.json"))
         .map_err(|error| anyhow::anyhow!("{}: {error}", path.join("tokenizer.json").display()))?;
     let template = read("tokenizer_config.json")
@@ -58,6 +74,7 @@ fn folder(path: &Path, dtype: DType, device: &Device) -> Result<Model> {
         bail!("{} has no *.safetensors", path.display());
     }
     // SAFETY: nobody changes the files while they are mapped.
-    let vb = unsafe { VarBuilder::from_mmaped_safetensors(&files, dtype, device)? };
+    let files = unsafe { MmapedSafetensors::multi(&files)? };
+    let vb = Checkpoint::from(files).var_builder(dtype, device);
     Ok(Model { decoder: Decoder::load(&config, vb)?, tokenizer, template })
 }

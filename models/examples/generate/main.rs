@@ -5,6 +5,7 @@
 //! cargo run -p candle-tilegemm-models --example generate -- third_party/dist/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf \
 //!   --chat --prompt "What is a matrix?"
 //! cargo run -p candle-tilegemm-models --example generate --features cuda,sm90,gguf,layers -- MODEL --sequences 8 --temperature 0.8
+//! cargo run -p candle-tilegemm-models --example generate --features cuda,sm90,layers,narrow -- FOLDER --quantize int4
 //! ```
 
 mod chat;
@@ -13,6 +14,7 @@ mod tokenizer;
 
 use anyhow::{Context, Result};
 use candle::{DType, Device};
+use candle_tilegemm::nn::narrow::{Granularity, Quantizer};
 use candle_tilegemm::nn::Sampling;
 use candle_tilegemm_models::{Cache, Sampler};
 use clap::{Parser, ValueEnum};
@@ -53,7 +55,10 @@ struct Args {
     /// fp8: keys and values in 8 bits with a scale for each head and position; else in the type of what is not in blocks
     #[arg(long, value_enum)]
     cache: Option<CacheChoice>,
-    /// Type of what is not in blocks: f32, f16 or bf16; else bf16, and f32 on the CPU
+    /// Rounds the weights of a folder in 16 or 32 bits as they are loaded; the head and the embedding stay as they are
+    #[arg(long, value_enum)]
+    quantize: Option<Quantize>,
+    /// Type of what is not in blocks or few bits: f32, f16 or bf16; else bf16, and f32 on the CPU
     #[arg(long)]
     dtype: Option<DType>,
 }
@@ -61,6 +66,30 @@ struct Args {
 #[derive(Clone, Copy, ValueEnum)]
 enum CacheChoice {
     Fp8,
+}
+
+/// The formats that weights are rounded to.
+#[derive(Clone, Copy, ValueEnum)]
+enum Quantize {
+    /// With a factor for each row
+    Fp8,
+    /// With a factor for 128 numbers of a row
+    Int4,
+    /// With a factor for each row
+    Int8,
+    /// With a power of two for 32 numbers of a row
+    Mxfp4,
+}
+
+impl Quantize {
+    fn to(self) -> Quantizer {
+        match self {
+            Self::Fp8 => Quantizer::Fp8(Granularity::Channel),
+            Self::Int4 => Quantizer::Int4 { group: Some(128), zeros: false },
+            Self::Int8 => Quantizer::Int8 { group: None },
+            Self::Mxfp4 => Quantizer::Mxfp4,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -90,7 +119,8 @@ fn run(args: &Args) -> Result<()> {
     };
     let dtype = args.dtype.unwrap_or(if device.is_cpu() { DType::F32 } else { DType::BF16 });
     let began = Instant::now();
-    let load::Model { decoder, tokenizer, template } = load::model(&args.model, dtype, &device)?;
+    let load::Model { decoder, tokenizer, template } =
+        load::model(&args.model, args.quantize.map(Quantize::to), dtype, &device)?;
     candle_tilegemm::prepare(&device)?;
     let config = decoder.config();
     eprintln!(

@@ -1,6 +1,6 @@
 //! The metadata of a GGUF file.
 
-use super::{Config, Experts};
+use super::{Config, Experts, Quantization};
 use candle::quantized::gguf_file::{Content, Value};
 use candle::{bail, Result};
 use candle_nn::Activation;
@@ -66,6 +66,7 @@ impl Config {
             max_positions: entries.size("context_length")?,
             vocabulary: table.shape.dims().first().copied().unwrap_or(0),
             first_token: entries.token("bos_token_id")?,
+            quantization: Quantization::None,
             end_tokens: ["eos_token_id", "eot_token_id"]
                 .into_iter()
                 .filter_map(|name| entries.token(name).transpose())

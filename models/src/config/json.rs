@@ -1,9 +1,10 @@
 //! A config.json.
 
-use super::{Config, Experts};
+use super::{Config, Experts, Quantization};
 use candle::{bail, Error, Result};
 use candle_nn::Activation;
 use candle_tilegemm::nn::attention::{RopeScaling, RopeStyle};
+use candle_tilegemm::nn::QuantizationConfig;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -70,10 +71,9 @@ impl Tokens {
 }
 
 /// Fields that change what a model computes, and the value with which they change nothing, beside null.
-const NEUTRAL: [(&str, &str); 8] = [
+const NEUTRAL: [(&str, &str); 7] = [
     ("mlp_bias", "false"),
     ("partial_rotary_factor", "1.0"),
-    ("quantization_config", "null"),
     ("attn_logit_softcapping", "null"),
     ("final_logit_softcapping", "null"),
     ("num_local_experts", "0"),
@@ -85,7 +85,7 @@ impl Config {
     /// The description in a config.json of the types llama, mistral, qwen2, qwen3 and qwen3_moe.
     ///
     /// # Errors
-    /// Text that is no such JSON, missing fields, and what a field asks and the decoder does not have: the error names the field.
+    /// Text that is no such JSON, missing fields, and what a field asks and the decoder does not have, those of `quantization_config` included: the error names the field.
     pub fn from_json(text: &str) -> Result<Self> {
         let wrong = |error: serde_json::Error| Error::msg(format!("config.json: {error}"));
         let value: Value = serde_json::from_str(text).map_err(wrong)?;
@@ -99,7 +99,9 @@ impl Config {
                 bail!("config.json: {name} is {asked}, which the decoder does not have; expected {neutral} or no such field");
             }
         }
-        Self::from_fields(serde_json::from_value(value).map_err(wrong)?)
+        let stored = QuantizationConfig::from_value(&value)?;
+        let quantization = if stored.method().is_some() { Quantization::Stored(stored) } else { Quantization::None };
+        Ok(Self::from_fields(serde_json::from_value(value).map_err(wrong)?)?.with_quantization(quantization))
     }
 
     fn from_fields(fields: Fields) -> Result<Self> {
@@ -145,6 +147,7 @@ impl Config {
             vocabulary: fields.vocab_size,
             first_token: fields.bos_token_id.and_then(|tokens| tokens.list().first().copied()),
             end_tokens: fields.eos_token_id.map_or_else(Vec::new, Tokens::list),
+            quantization: Quantization::None,
         }
         .checked()
     }

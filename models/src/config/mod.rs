@@ -7,7 +7,8 @@ use candle::{bail, Result};
 use candle_nn::Activation;
 use candle_tilegemm::nn::attention::{RopeScaling, RopeStyle};
 use candle_tilegemm::nn::moe::MoeCfg;
-use candle_tilegemm::nn::GateFunction;
+use candle_tilegemm::nn::narrow::Quantizer;
+use candle_tilegemm::nn::{GateFunction, QuantizationConfig};
 
 /// What a decoder is made of: one description for every family.
 ///
@@ -71,6 +72,21 @@ pub struct Config {
     pub first_token: Option<u32>,
     /// Tokens after which a sequence ends.
     pub end_tokens: Vec<u32>,
+    /// How the products of layers have their weights in safetensors.
+    pub quantization: Quantization,
+}
+
+/// How the products of layers have their weights in safetensors. Embedding, norms and routers have 16 or 32 bits.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub enum Quantization {
+    /// In 16 or 32 bits.
+    #[default]
+    None,
+    /// As a `quantization_config` says, the head included.
+    Stored(QuantizationConfig),
+    /// In 16 or 32 bits, rounded to the nearest in fewer as they are loaded. The head stays as it is.
+    Rounded(Quantizer),
 }
 
 /// The experts of a decoder.
@@ -89,6 +105,13 @@ pub struct Experts {
 }
 
 impl Config {
+    /// The same description, for weights that are stored so, or to be rounded so.
+    ///
+    /// ModelOpt has its description in a file of its own: `config.with_quantization(Quantization::Stored(QuantizationConfig::from_json(&hf_quant_config)?))`.
+    pub fn with_quantization(self, quantization: Quantization) -> Self {
+        Self { quantization, ..self }
+    }
+
     /// The function of the gates, as the blocks name it.
     pub(crate) fn gate(&self) -> Result<GateFunction> {
         Ok(match self.activation {

@@ -16,7 +16,7 @@ pub mod qwen3;
 pub mod qwen3_moe;
 mod sequences;
 
-use crate::config::Config;
+use crate::config::{Config, Quantization};
 use candle_nn::Activation;
 use candle_tilegemm::nn::attention::RopeStyle;
 use sequences::Sequences;
@@ -60,6 +60,7 @@ impl Plain {
             vocabulary: self.vocabulary,
             first_token: None,
             end_tokens: vec![],
+            quantization: Quantization::None,
         }
     }
 }

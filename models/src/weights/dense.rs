@@ -2,13 +2,15 @@
 
 use super::source::{Norm, Source};
 use super::tokens::{Head, Table};
-use crate::config::Config;
+use crate::config::{Config, Quantization};
 use crate::feed_forward::FeedForward;
-use candle::{Result, Tensor};
+use candle::{bail, Device, Result, Tensor};
 use candle_nn::init::{Init, DEFAULT_KAIMING_NORMAL};
 use candle_nn::VarBuilder;
-use candle_tilegemm::nn::moe::FusedMoe;
-use candle_tilegemm::nn::{Embedding, GatedMlp, Linear, MergedLinear};
+use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
+use candle_tilegemm::nn::narrow::{linear_quantized_parts, linear_rounded, Scheme};
+use candle_tilegemm::nn::{linear_quantized_no_bias, Embedding, GatedMlp, Linear, MergedLinear};
+use candle_tilegemm::nn::{QuantExperts, QuantLinear, QuantizationConfig};
 
 pub(crate) struct Dense<'a> {
     config: &'a Config,
@@ -27,8 +29,21 @@ impl<'a> Dense<'a> {
         self.vb.pp("layers").pp(layer)
     }
 
-    /// Layers over one another in one product.
+    /// Layers over one another: one product where their weights have one form.
     fn merged(&self, vb: &VarBuilder, parts: &[(&str, usize)], columns: usize, bias: bool) -> Result<MergedLinear> {
+        // Narrow weights are put together on the host, and go to the device once.
+        let on_host = |(name, rows): &(&str, usize)| {
+            let vb = vb.pp(name).set_device(Device::Cpu);
+            match &self.config.quantization {
+                Quantization::Stored(config) => linear_quantized_parts(columns, &[*rows], bias, config, vb).map(Some),
+                Quantization::Rounded(to) => linear_rounded(columns, *rows, bias, *to, vb).map(Some),
+                Quantization::None => Ok(None),
+            }
+        };
+        let layers: Option<Vec<QuantLinear>> = parts.iter().map(on_host).collect::<Result<_>>()?;
+        if let Some(layers) = layers {
+            return MergedLinear::new(layers)?.to_device(vb.device());
+        }
         let (mut weights, mut biases) = (vec![], vec![]);
         for (name, rows) in parts {
             let vb = vb.pp(name);
@@ -40,6 +55,32 @@ impl<'a> Dense<'a> {
         let bias = if bias { Some(Tensor::cat(&biases, 0)?) } else { None };
         Ok(Linear::new(Tensor::cat(&weights, 0)?, bias).into())
     }
+
+    fn experts(&self, of: &MoeCfg, vb: VarBuilder) -> Result<FusedMoe> {
+        let &MoeCfg { hidden_size: hidden, num_experts: count, moe_intermediate_size: inner, .. } = of;
+        let (sizes, gate, dtype) = ([count, hidden, inner], self.config.gate()?, vb.dtype());
+        let experts = match &self.config.quantization {
+            Quantization::Stored(config) if is_narrow(config, &vb.pp("experts").pp(0).pp("gate_proj")) => {
+                QuantExperts::load(sizes, gate, config, vb.pp("experts"))?
+            }
+            Quantization::Rounded(to) => QuantExperts::rounded(sizes, gate, *to, vb.pp("experts"))?,
+            _ => return FusedMoe::new(of, vb, dtype),
+        };
+        let vb = vb.pp("gate");
+        if let Quantization::Stored(config) = &self.config.quantization {
+            if is_narrow(config, &vb) {
+                bail!("{}: the router is in few bits, and a router is read in 16 or 32; expected it among the modules that quantization_config leaves as they are", vb.prefix());
+            }
+        }
+        let router = vb.get_with_hints((count, hidden), "weight", DEFAULT_KAIMING_NORMAL)?;
+        FusedMoe::from_narrow(router, &experts, of)
+    }
+}
+
+/// Whether the config says that a module is narrow, and its tensors are not those of an ordinary layer.
+fn is_narrow(config: &QuantizationConfig, vb: &VarBuilder) -> bool {
+    let marks = ["weight_scale", "weight_scale_inv", "weight_packed", "qweight"];
+    config.scheme(&vb.prefix()) != Scheme::Plain && marks.iter().any(|mark| vb.contains_tensor(mark))
 }
 
 impl Source for Dense<'_> {
@@ -68,8 +109,7 @@ impl Source for Dense<'_> {
     fn feed_forward(&mut self, layer: usize) -> Result<FeedForward> {
         let vb = self.layer(layer).pp("mlp");
         if let Some(experts) = self.config.experts_of(layer) {
-            let dtype = vb.dtype();
-            return Ok(FeedForward::Experts(FusedMoe::new(&experts, vb, dtype)?.detached()));
+            return Ok(FeedForward::Experts(self.experts(&experts, vb)?.detached()));
         }
         let (hidden, inner) = (self.config.hidden, self.config.feed_forward);
         let gate_up = self.merged(&vb, &[("gate_proj", inner), ("up_proj", inner)], hidden, false)?;
@@ -88,7 +128,15 @@ impl Source for Dense<'_> {
         if self.config.tied {
             return Head::tied(table);
         }
-        let shape = (self.config.vocabulary, self.config.hidden);
+        let (vocabulary, hidden) = (self.config.vocabulary, self.config.hidden);
+        if let Quantization::Stored(config) = &self.config.quantization {
+            let layer = linear_quantized_no_bias(hidden, vocabulary, config, self.head.clone())?;
+            return Ok(match layer.plain_weight() {
+                Some(weight) => Head::Dense(weight.detach()),
+                None => Head::Narrow(layer),
+            });
+        }
+        let shape = (vocabulary, hidden);
         Ok(Head::Dense(self.head.get_with_hints(shape, "weight", DEFAULT_KAIMING_NORMAL)?.detach()))
     }
 

@@ -2,7 +2,7 @@
 
 use candle::quantized::QMatMul;
 use candle::{DType, Device, Module, Result, Tensor};
-use candle_tilegemm::nn::{Embedding, QEmbedding, QLinear};
+use candle_tilegemm::nn::{Embedding, QEmbedding, QLinear, QuantLinear};
 use candle_tilegemm::Gemm;
 
 /// The rows of tokens.
@@ -51,6 +51,7 @@ pub(crate) enum Head {
     /// (vocabulary, hidden)
     Dense(Tensor),
     Blocks(QLinear),
+    Narrow(QuantLinear),
 }
 
 impl Head {
@@ -66,7 +67,7 @@ impl Head {
         match self {
             Self::Dense(_) => dtype,
             // Results have the input's type.
-            Self::Blocks(_) => DType::F32,
+            Self::Blocks(_) | Self::Narrow(_) => DType::F32,
         }
     }
 
@@ -75,6 +76,7 @@ impl Head {
         match self {
             Self::Dense(weight) => Gemm::new().out_dtype(DType::F32).forward_into(x, &weight.t()?, out),
             Self::Blocks(layer) => layer.forward_into(x, out),
+            Self::Narrow(layer) => layer.forward_into(x, out),
         }
     }
 }

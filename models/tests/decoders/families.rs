@@ -18,7 +18,7 @@ pub const CHECKS: [(&str, Check); 3] =
 const BF16: f32 = 0.04;
 
 /// Prompts, steps and a last token of some sequences on the GPU; the CPU takes the same tokens.
-fn agrees(name: &str, decoder: &Decoder, truth: &Decoder, device: &Device) -> Result<()> {
+pub fn agrees(name: &str, decoder: &Decoder, truth: &Decoder, device: &Device) -> Result<()> {
     let (tokens, logits) = equal(device, || {
         let mut cache = steps::prompted(decoder, 3, 64)?;
         steps::steps(decoder, &mut cache, Sampler::greedy(), 8)?;

@@ -9,6 +9,8 @@ mod common;
 mod families;
 #[cfg(feature = "layers")]
 mod graphs;
+#[cfg(feature = "layers")]
+mod narrow;
 // The library's own, which no user sees.
 #[cfg(feature = "layers")]
 #[path = "../../src/replay.rs"]
@@ -28,7 +30,7 @@ fn tests() -> Result<Vec<Test>, String> {
         let device = device.clone();
         Box::new(move || check(&device)) as Box<dyn Fn() -> candle::Result<()> + Send>
     };
-    let all = common::steps::CHECKS.iter().chain(&graphs::CHECKS).chain(&families::CHECKS);
+    let all = common::steps::CHECKS.iter().chain(&graphs::CHECKS).chain(&families::CHECKS).chain(&narrow::CHECKS);
     Ok(all.map(|(name, check)| (name.to_string(), on(*check))).collect())
 }
 

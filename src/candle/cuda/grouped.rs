@@ -2,6 +2,7 @@
 
 use super::into::placed;
 use super::places::{with, Use::Read, Use::Write};
+use super::quantized::Weights;
 use super::Launcher;
 use crate::candle::lowering::format_of;
 use crate::candle::tensors::{unwritten, Rows};
@@ -9,7 +10,6 @@ use crate::kernel::Role;
 use crate::launch::experts::{self, blocks_for, Choice};
 use crate::launch::{GroupPointers, Pointers};
 use crate::problem::{power_of_two_in, Activation, Epilogue, Format, Gate, Problem};
-use ::candle::quantized::QTensor;
 use ::candle::{bail, CudaDevice, Result, Tensor};
 
 /// The lists of a product with groups of rows, contiguous.
@@ -96,24 +96,28 @@ pub(in crate::candle) fn product_into(
     })
 }
 
-/// [`product`] with weights in blocks, (groups, n, k), into rows that exist. Allocates nothing.
-pub(in crate::candle) fn product_of_blocks(
+/// [`product`] with quantised weights of all groups, (n, k) each, in place of the problem's, into rows that exist. Allocates nothing.
+pub(in crate::candle) fn product_of(
     device: &CudaDevice,
     problem: Problem,
     x: &Tensor,
-    weights: &QTensor,
+    weights: Weights,
     lists: &Lists,
     out: &Tensor,
 ) -> Result<()> {
     let stream = device.cuda_stream();
     let launcher = Launcher::on(device, &stream)?;
-    let (w, _guard) = weights.device_ptr_with_guard(&stream)?;
-    let tensors = [Read(Some(x)), Read(Some(lists.bounds)), Read(lists.pairs), Read(lists.scales), Write(Some(out))];
-    with(device, tensors, |[a, bounds, pairs, scales, d], _| {
-        let problem = placed(problem, [a, w.cast_mut().cast(), d, d]);
+    let (problem, blocks) = (weights.of(problem), weights.blocks(&stream)?);
+    let [codes, factors, zeros] = weights.tensors();
+    let [bounds, pairs, scales] = [Read(Some(lists.bounds)), Read(lists.pairs), Read(lists.scales)];
+    let tensors = [Read(Some(x)), bounds, pairs, scales, Write(Some(out)), codes, factors, zeros];
+    with(device, tensors, |[a, bounds, pairs, scales, d, codes, factors, zeros], _| {
+        let w = blocks.as_ref().map_or(codes, |(blocks, _)| blocks.cast_mut().cast());
+        let problem = placed(problem, [a, w, d, d]);
         let groups = GroupPointers::new(bounds).with_lists(pairs, scales);
-        // SAFETY: as for dense weights; `_guard` holds the blocks.
-        unsafe { launcher.launch(&problem, Pointers::new(a, w.cast(), d).with_groups(groups)) }
+        let pointers = Pointers::new(a, w, d).with_groups(groups).with_scale_of_b(factors, zeros);
+        // SAFETY: as for dense weights; a guard holds blocks.
+        unsafe { launcher.launch(&problem, pointers) }
     })
 }
 

@@ -113,6 +113,24 @@ pub(in crate::candle) fn embedding_of_blocks(
     })
 }
 
+/// Rows of x with the columns of a list, dense in u32, as many as the result has.
+pub(in crate::candle) fn gather(device: &CudaDevice, x: Matrix, columns: &Tensor, out: Matrix) -> Result<()> {
+    let tensors = [Read(Some(x.tensor)), Read(Some(columns)), Write(Some(out.tensor))];
+    with(device, tensors, |[at_x, at_columns, at_out], stream| {
+        let gather = layer::Gather {
+            x: rows(x, at_x),
+            columns: at_columns.cast_const().cast(),
+            out: rows(out, at_out),
+            rows: out.rows,
+            width: x.columns,
+            count: out.columns,
+            format: format(out.tensor.dtype()),
+        };
+        // SAFETY: as in `rms_norm`.
+        unsafe { gather.launch(stream) }
+    })
+}
+
 pub(in crate::candle) fn gate(
     device: &CudaDevice,
     x: Matrix,

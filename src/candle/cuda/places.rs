@@ -123,6 +123,7 @@ macro_rules! address {
             CudaStorageSlice::F8E4M3(slice) => slice.$function($stream),
             CudaStorageSlice::I32(slice) => slice.$function($stream),
             CudaStorageSlice::U32(slice) => slice.$function($stream),
+            CudaStorageSlice::U8(slice) => slice.$function($stream),
             _ => bail!("a tensor of a launch has a type that no kernel has"),
         })
     };

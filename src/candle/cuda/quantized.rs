@@ -1,4 +1,4 @@
-//! Products with quantised weights on a GPU.
+//! Products with quantised weights on a GPU: in blocks of GGUF files, and narrow ones with factors.
 
 use super::into::placed;
 use super::places::{with, Use, Use::Read, Use::Write};
@@ -8,9 +8,11 @@ use crate::candle::lowering::format_of as number_format;
 use crate::candle::tensors::Rows;
 use crate::dispatch::MOST_BESIDE;
 use crate::launch::{launch_beside, Pointers};
-use crate::problem::{Activation, BiasAxis, Epilogue, Format, Layout, Operand, Problem};
+use crate::problem::{Activation, BiasAxis, Epilogue, Format, Layout, Operand, Problem, Scale};
+use ::candle::cuda_backend::cudarc::driver::{CudaStream, SyncOnDrop};
 use ::candle::quantized::{QMatMul, QTensor};
 use ::candle::{CudaDevice, DType, Result, Tensor};
+use std::ffi::c_void;
 
 /// The format of weights in blocks that this crate's kernels multiply x with; candle takes the others, whose errors candle words.
 pub(in crate::candle) fn format_for(x: &Tensor, weight: &QMatMul) -> Option<Format> {
@@ -21,10 +23,65 @@ pub(in crate::candle) fn format_for(x: &Tensor, weight: &QMatMul) -> Option<Form
     format_of(weight.dtype()).filter(|_| is_whole && is_ours && is_float)
 }
 
+/// Weights, (n, k), on the device.
+#[derive(Clone, Copy)]
+pub(in crate::candle) enum Weights<'a> {
+    Blocks(&'a QTensor, Format),
+    Narrow(Narrow<'a>),
+}
+
+/// Narrow weights, (n, k): `(code - zero) * factor * alpha`.
+#[derive(Clone, Copy)]
+pub(in crate::candle) struct Narrow<'a> {
+    pub sizes: [usize; 2],
+    pub format: Format,
+    pub scale: Scale,
+    pub alpha: f32,
+    pub codes: &'a Tensor,
+    pub factors: &'a Tensor,
+    pub zeros: Option<&'a Tensor>,
+}
+
+impl Weights<'_> {
+    fn sizes(&self) -> Result<(usize, usize)> {
+        match self {
+            Self::Blocks(weight, _) => weight.shape().dims2(),
+            Self::Narrow(weight) => Ok(weight.sizes.into()),
+        }
+    }
+
+    /// The product of dense operands with these weights in place of B.
+    pub(super) fn of(&self, problem: Problem) -> Problem {
+        match self {
+            Self::Blocks(_, format) => problem.with(|problem| problem.b.format = *format),
+            Self::Narrow(weight) => problem.with_weights(weight.format, None).with(|problem| {
+                problem.b.scale = Some(weight.scale);
+                problem.epilogue = problem.epilogue.with_alpha(f64::from(weight.alpha));
+            }),
+        }
+    }
+
+    /// What a launch reads, beside blocks.
+    pub(super) fn tensors(&self) -> [Use<'_>; 3] {
+        match self {
+            Self::Blocks(..) => [Read(None); 3],
+            Self::Narrow(weight) => [Read(Some(weight.codes)), Read(Some(weight.factors)), Read(weight.zeros)],
+        }
+    }
+
+    /// The address of blocks, which lie in no tensor; until the guard goes, the stream runs behind all other users of them.
+    pub(super) fn blocks<'a>(&'a self, stream: &'a CudaStream) -> Result<Option<(*const u8, SyncOnDrop<'a>)>> {
+        match self {
+            Self::Blocks(weight, _) => weight.device_ptr_with_guard(stream).map(Some),
+            Self::Narrow(_) => Ok(None),
+        }
+    }
+}
+
 /// The operands of `activation(x @ weight^T + bias) + c`, or `* c` with `gates_c`: checked, in the type of x.
 pub(in crate::candle) struct Operands<'a> {
     pub x: Rows<'a>,
-    pub weight: &'a QTensor,
+    pub weight: Weights<'a>,
     pub bias: Option<&'a Tensor>,
     pub c: Option<Rows<'a>>,
     pub gates_c: bool,
@@ -33,32 +90,45 @@ pub(in crate::candle) struct Operands<'a> {
     pub out: Rows<'a>,
 }
 
-/// A product with weights in blocks.
+/// A product with quantised weights.
 pub(in crate::candle) struct Product<'a> {
     pub of: Operands<'a>,
-    pub b: Format,
     pub activation: Activation,
 }
+
+/// The tensors of a product: x, bias, C and D, and of narrow weights codes, factors and zeros.
+const TENSORS: usize = 7;
 
 impl Product<'_> {
     fn problem(&self) -> Result<Problem> {
         let of = &self.of;
         let a = number_format(of.x.tensor.dtype())?;
-        let (n, k) = of.weight.shape().dims2()?;
-        Ok(Problem::dense(of.x.rows, n, k, 1, Layout::NT, a).with(|problem| {
+        let (n, k) = of.weight.sizes()?;
+        let problem = of.weight.of(Problem::dense(of.x.rows, n, k, 1, Layout::NT, a));
+        Ok(problem.with(|problem| {
             let at = |rows: Rows| Operand::row_major(a, rows.stride, [0, 0]);
-            (problem.a, problem.b.format, problem.d) = (at(of.x), self.b, at(of.out));
-            let mut epilogue = Epilogue::new(1.0, if of.c.is_some() { 1.0 } else { 0.0 });
+            (problem.a, problem.d) = (at(of.x), at(of.out));
+            let mut epilogue = Epilogue::new(problem.epilogue.alpha(), if of.c.is_some() { 1.0 } else { 0.0 });
             (epilogue.bias, epilogue.activation) = (of.bias.map(|_| BiasAxis::N), self.activation);
             (epilogue.c, epilogue.gates_c, epilogue.in_place) = (of.c.map(at), of.gates_c, of.in_place);
             problem.epilogue = epilogue;
         }))
     }
 
-    fn tensors(&self) -> [Use<'_>; 4] {
+    fn tensors(&self) -> [Use<'_>; TENSORS] {
         let of = &self.of;
-        [Read(Some(of.x.tensor)), Read(of.bias), Read(of.c.map(|c| c.tensor)), Write(Some(of.out.tensor))]
+        let [codes, factors, zeros] = of.weight.tensors();
+        let [x, d] = [Read(Some(of.x.tensor)), Write(Some(of.out.tensor))];
+        [x, Read(of.bias), Read(of.c.map(|c| c.tensor)), d, codes, factors, zeros]
     }
+}
+
+/// The problem and the pointers at these addresses of the tensors, and of blocks.
+fn at(problem: Problem, addresses: &[*mut c_void], blocks: Option<*const u8>) -> (Problem, Pointers) {
+    let &[x, bias, c, d, codes, factors, zeros] = addresses else { unreachable!("a product has {TENSORS} tensors") };
+    let w = blocks.map_or(codes, |blocks| blocks.cast_mut().cast());
+    let pointers = Pointers::new(x, w, d).with_c(c).with_bias(bias).with_scale_of_b(factors, zeros);
+    (placed(problem, [x, w, c, d]), pointers)
 }
 
 /// One product. Allocates nothing.
@@ -66,36 +136,39 @@ pub(in crate::candle) fn product(device: &CudaDevice, product: &Product) -> Resu
     let problem = product.problem()?;
     let stream = device.cuda_stream();
     let launcher = Launcher::on(device, &stream)?;
-    let (w, _guard) = product.of.weight.device_ptr_with_guard(&stream)?;
-    with(device, product.tensors(), |[x, bias, c, d], _| {
-        let problem = placed(problem, [x, w.cast_mut().cast(), c, d]);
+    let blocks = product.of.weight.blocks(&stream)?;
+    with(device, product.tensors(), |addresses, _| {
+        let (problem, pointers) = at(problem, &addresses, blocks.as_ref().map(|(at, _)| *at));
         // SAFETY: the operands have been checked: the rows stay inside their storage, which `with` holds, and D is apart from what is read, or C.
-        unsafe { launcher.launch(&problem, Pointers::new(x, w.cast(), d).with_c(c).with_bias(bias)) }
+        unsafe {
+            match product.of.weight {
+                Weights::Blocks(..) => launcher.launch(&problem, pointers),
+                // Kernels of f32 leave gates of C to a kernel of their own.
+                Weights::Narrow(_) => launcher.launch_with_epilogue(&problem, pointers, product.of.in_place),
+            }
+        }
     })
 }
 
 /// Products of one x into columns of one result, side by side where kernels may ([`launch_beside`]). Allocates nothing on the device.
 pub(in crate::candle) fn products(device: &CudaDevice, products: &[Product]) -> Result<()> {
-    const OPERANDS: usize = 4;
     if products.len() < 2 || products.len() > MOST_BESIDE {
         return products.iter().try_for_each(|one| product(device, one));
     }
     let stream = device.cuda_stream();
     let launcher = Launcher::on(device, &stream)?;
-    let weights: Vec<_> =
-        products.iter().map(|one| one.of.weight.device_ptr_with_guard(&stream)).collect::<Result<_>>()?;
+    let weights: Vec<_> = products.iter().map(|one| one.of.weight.blocks(&stream)).collect::<Result<_>>()?;
     let problems: Vec<_> = products.iter().map(Product::problem).collect::<Result<_>>()?;
-    let mut tensors = [Read(None); MOST_BESIDE * OPERANDS];
-    for (tensors, one) in tensors.chunks_exact_mut(OPERANDS).zip(products) {
+    let mut tensors = [Read(None); MOST_BESIDE * TENSORS];
+    for (tensors, one) in tensors.chunks_exact_mut(TENSORS).zip(products) {
         tensors.copy_from_slice(&one.tensors());
     }
     with(device, tensors, |addresses, _| -> Result<()> {
         let (mut plans, mut pointers) = (Vec::with_capacity(products.len()), Vec::with_capacity(products.len()));
-        for ((problem, (w, _)), at) in problems.iter().zip(&weights).zip(addresses.chunks_exact(OPERANDS)) {
-            let [x, bias, c, d] = [at[0], at[1], at[2], at[3]];
-            let problem = placed(*problem, [x, w.cast_mut().cast(), c, d]);
+        for ((problem, blocks), addresses) in problems.iter().zip(&weights).zip(addresses.chunks_exact(TENSORS)) {
+            let (problem, of_problem) = at(*problem, addresses, blocks.as_ref().map(|(at, _)| *at));
             plans.push(launcher.dispatcher.plan(&problem, launcher.policy)?);
-            pointers.push(Pointers::new(x, w.cast(), d).with_c(c).with_bias(bias));
+            pointers.push(of_problem);
         }
         let all: Vec<_> = plans.iter().map(|plan| &**plan).zip(pointers).collect();
         // SAFETY: as for one product; the products write columns of their own, and read c only there.

@@ -1,10 +1,11 @@
-//! The weights of experts: dense, or in the blocks of a GGUF file.
+//! The weights of experts: dense, in the blocks of a GGUF file, or narrow.
 
+#[cfg(feature = "experts")]
+use super::between::Between;
+use super::narrow::QuantExperts;
 #[cfg(feature = "experts")]
 use crate::candle::cuda::grouped;
 use crate::candle::routing::Routing;
-#[cfg(feature = "experts")]
-use crate::candle::tensors::unwritten;
 use crate::problem::{Activation, Gate};
 use ::candle::quantized::{QMatMul, QStorage, QTensor};
 #[cfg(feature = "experts")]
@@ -22,6 +23,8 @@ pub(super) enum Experts {
         down: Tensor,
     },
     Blocks(Blocks),
+    /// Between the products numbers are in f32, and the gate is the experts' own.
+    Narrow(QuantExperts),
 }
 
 /// Weights in blocks. Between the products numbers are in f32.
@@ -41,39 +44,6 @@ enum Stack {
     Cpu(Arc<[QMatMul]>),
     #[cfg(feature = "experts")]
     Gpu(Arc<QTensor>),
-}
-
-/// Memory between the products of some pairs.
-#[cfg(feature = "experts")]
-#[derive(Debug, Clone)]
-pub(super) struct Between {
-    /// In f32, (pairs, 2 inner), for gates that a kernel of its own applies.
-    pub both: Option<Tensor>,
-    /// (pairs, inner)
-    pub inner: Tensor,
-    /// (pairs, hidden)
-    pub results: Tensor,
-}
-
-#[cfg(feature = "experts")]
-impl Between {
-    pub fn new(pairs: usize, [hidden, inner]: [usize; 2], dtype: DType, device: &Device) -> Result<Self> {
-        let make = |columns: usize| unwritten(&[pairs, columns], dtype, device);
-        Ok(Self {
-            both: if dtype == DType::F32 { Some(make(2 * inner)?) } else { None },
-            inner: make(inner)?,
-            results: make(hidden)?,
-        })
-    }
-
-    pub fn of_first(&self, pairs: usize) -> Result<Self> {
-        let first = |tensor: &Tensor| tensor.narrow(0, 0, pairs);
-        Ok(Self {
-            both: self.both.as_ref().map(first).transpose()?,
-            inner: first(&self.inner)?,
-            results: first(&self.results)?,
-        })
-    }
 }
 
 impl Stack {
@@ -166,6 +136,7 @@ impl Experts {
         match self {
             Self::Dense { down, .. } => down.dims3().map(Into::into),
             Self::Blocks(blocks) => Ok(blocks.sizes),
+            Self::Narrow(experts) => Ok(experts.sizes()),
         }
     }
 
@@ -174,7 +145,7 @@ impl Experts {
     pub fn inner_type(&self, dtype: DType) -> DType {
         match self {
             Self::Dense { .. } => dtype,
-            Self::Blocks(_) => DType::F32,
+            Self::Blocks(_) | Self::Narrow(_) => DType::F32,
         }
     }
 
@@ -182,24 +153,25 @@ impl Experts {
     pub fn dense(&self) -> Vec<(&'static str, &Tensor)> {
         match self {
             Self::Dense { gate_up, down } => vec![("gate_up", gate_up), ("down", down)],
-            Self::Blocks(_) => vec![],
+            Self::Blocks(_) | Self::Narrow(_) => vec![],
         }
     }
 
     pub fn detached(&self) -> Self {
         match self {
             Self::Dense { gate_up, down } => Self::Dense { gate_up: gate_up.detach(), down: down.detach() },
-            Self::Blocks(_) => self.clone(),
+            Self::Blocks(_) | Self::Narrow(_) => self.clone(),
         }
     }
 
-    /// The result of each pair, times its weight: in the tokens' type, with blocks in f32.
+    /// The result of each pair, times its weight: in the tokens' type, with quantised weights in f32.
     pub fn results(&self, tokens: &Tensor, routing: &Routing, activation: Activation) -> Result<Tensor> {
         match self {
             Self::Dense { gate_up, down } => {
                 let inner = routing.by_tokens().gate(Gate::Halves, activation).forward(tokens, gate_up)?;
                 routing.by_pairs().forward(&inner, down)
             }
+            Self::Narrow(experts) => experts.results(tokens, routing),
             Self::Blocks(blocks) if tokens.device().is_cpu() => blocks.on_cpu(tokens, routing, activation),
             #[cfg(feature = "experts")]
             Self::Blocks(blocks) => {
@@ -224,6 +196,7 @@ impl Experts {
                 routing.by_pairs().forward_into(&memory.inner, down, &memory.results)
             }
             Self::Blocks(blocks) => blocks.write(tokens, routing, activation, memory),
+            Self::Narrow(experts) => experts.write(tokens, routing, memory),
         }
     }
 }

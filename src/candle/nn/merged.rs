@@ -1,5 +1,6 @@
 //! Layers of one input as one product.
 
+use super::narrow::QuantLinear;
 use super::{Linear, QLinear};
 use crate::candle::tensors::{unwritten, Block};
 use crate::problem::Activation;
@@ -10,10 +11,11 @@ use std::sync::Arc;
 
 const BLOCK: Block = Block("MergedLinear");
 
-/// Layers of one input as one product, whose results lie side by side: weights over one another, dense or in blocks.
+/// Layers of one input as one product, whose results lie side by side: weights over one another, dense, in blocks or narrow.
 ///
-/// Neighbours are merged where their weights have one type, or blocks of one format, and their activations are the same. Others stay products of their own, into
-/// columns of one result: Q4_K_M files have some `attn_v` in Q6_K beside `attn_q` and `attn_k` in Q4_K.
+/// Neighbours are merged where their weights have one type, or blocks of one format, and their activations are the same; narrow ones where codes, groups and order of
+/// columns are the same, and only on the CPU ([`to_device`](Self::to_device) moves the result). Others stay products of their own, into columns of one result:
+/// Q4_K_M files have some `attn_v` in Q6_K beside `attn_q` and `attn_k` in Q4_K.
 ///
 /// ```
 /// use candle::{DType, Device, Module, Tensor};
@@ -37,15 +39,17 @@ pub struct MergedLinear {
 enum Part {
     Dense(Linear),
     Blocks(QLinear),
+    Narrow(QuantLinear),
 }
 
-/// Products with the same kind can be one.
+/// Products with the same kind can be one; narrow ones say so themselves.
 #[derive(PartialEq)]
 enum Kind {
     Dense(DType),
     Blocks(GgmlDType),
     /// Weights that were dequantised.
     Dequantised(DType),
+    Narrow,
 }
 
 impl From<Linear> for MergedLinear {
@@ -59,6 +63,17 @@ impl From<QLinear> for MergedLinear {
     fn from(layer: QLinear) -> Self {
         let columns = layer.sizes().map_or(0, |(rows, _)| rows);
         Self { parts: vec![Part::Blocks(layer)], columns }
+    }
+}
+
+impl From<QuantLinear> for MergedLinear {
+    fn from(layer: QuantLinear) -> Self {
+        if let Some(weight) = layer.plain_weight() {
+            let dense = Linear::new(weight.detach(), layer.bias().map(Tensor::detach));
+            return dense.with_activation(layer.activation()).into();
+        }
+        let columns = layer.sizes().map_or(0, |[rows, _]| rows);
+        Self { parts: vec![Part::Narrow(layer)], columns }
     }
 }
 
@@ -83,9 +98,21 @@ impl MergedLinear {
             }
             columns += rows;
         }
-        let can_be_one = |x: &Part, y: &Part| x.kind() == y.kind() && x.activation() == y.activation();
+        let can_be_one = |x: &Part, y: &Part| match (x, y) {
+            (Part::Narrow(x), Part::Narrow(y)) => x.can_be_over(y),
+            _ => x.kind() == y.kind() && x.activation() == y.activation(),
+        };
         let parts = parts.chunk_by(can_be_one).map(Part::join).collect::<Result<_>>()?;
         Ok(Self { parts, columns })
+    }
+
+    /// The same layers on a device.
+    ///
+    /// # Errors
+    /// A device without room, and those of copies.
+    pub fn to_device(&self, device: &Device) -> Result<Self> {
+        let parts = self.parts.iter().map(|part| part.to_device(device)).collect::<Result<_>>()?;
+        Ok(Self { parts, columns: self.columns })
     }
 
     /// Columns of the result.
@@ -106,6 +133,7 @@ impl MergedLinear {
         match &self.parts[..] {
             [Part::Dense(layer)] => layer.forward_residual(x, residual),
             [Part::Blocks(layer)] => layer.forward_residual(x, residual),
+            [Part::Narrow(layer)] => layer.forward_residual(x, residual),
             _ => {
                 let out = self.unwritten(x)?;
                 self.forward_residual_into(&x.contiguous()?, residual, &out)?;
@@ -117,7 +145,7 @@ impl MergedLinear {
     /// The result into a tensor of its shape and type, whose rows may be apart, as [`Linear::forward_into`] and [`QLinear::forward_into`].
     ///
     /// # Errors
-    /// Those of [`Linear::forward_into`] and [`QLinear::forward_into`].
+    /// Those of [`Linear::forward_into`], [`QLinear::forward_into`] and [`QuantLinear::forward_into`].
     pub fn forward_into(&self, x: &Tensor, out: &Tensor) -> Result<()> {
         #[cfg(feature = "cuda")]
         if self.beside(x, None, out)? {
@@ -126,6 +154,7 @@ impl MergedLinear {
         self.each(out, |part, out, _| match part {
             Part::Dense(layer) => layer.forward_into(x, out),
             Part::Blocks(layer) => layer.forward_into(x, out),
+            Part::Narrow(layer) => layer.forward_into(x, out),
         })
     }
 
@@ -148,6 +177,7 @@ impl MergedLinear {
             match part {
                 Part::Dense(layer) => layer.forward_residual_into(x, residual, out),
                 Part::Blocks(layer) => layer.forward_residual_into(x, residual, out),
+                Part::Narrow(layer) => layer.forward_residual_into(x, residual, out),
             }
         })
     }
@@ -157,7 +187,7 @@ impl MergedLinear {
     fn beside(&self, x: &Tensor, residual: Option<&Tensor>, out: &Tensor) -> Result<bool> {
         if self.parts.len() < 2
             || !out.device().is_cuda()
-            || self.parts.iter().any(|part| matches!(part, Part::Dense(_)))
+            || !self.parts.iter().all(|part| matches!(part, Part::Blocks(_)))
         {
             return Ok(false);
         }
@@ -218,6 +248,7 @@ impl Module for MergedLinear {
         match &self.parts[..] {
             [Part::Dense(layer)] => layer.forward(x),
             [Part::Blocks(layer)] => layer.forward(x),
+            [Part::Narrow(layer)] => layer.forward(x),
             _ => {
                 let out = self.unwritten(x)?;
                 self.forward_into(&x.contiguous()?, &out)?;
@@ -233,7 +264,30 @@ impl Part {
         match self {
             Self::Dense(layer) => layer.weight().dims2(),
             Self::Blocks(layer) => layer.sizes(),
+            Self::Narrow(layer) => layer.sizes().map(Into::into),
         }
+    }
+
+    fn to_device(&self, device: &Device) -> Result<Self> {
+        let bias = self.bias().map(|bias| bias.to_device(device)).transpose()?;
+        Ok(match self {
+            _ if self.device().same_device(device) => self.clone(),
+            Self::Narrow(layer) => Self::Narrow(layer.to_device(device)?),
+            Self::Dense(layer) => {
+                Self::Dense(Linear::new(layer.weight().to_device(device)?, bias).with_activation(layer.activation))
+            }
+            Self::Blocks(layer) => {
+                let weight = match layer.weight() {
+                    QMatMul::QTensor(weight) => {
+                        let storage = QStorage::from_data(weight.data()?, device, weight.dtype())?;
+                        QMatMul::from_qtensor(QTensor::new(storage, weight.shape())?)?
+                    }
+                    QMatMul::Tensor(weight) => QMatMul::Tensor(weight.to_device(device)?),
+                    QMatMul::TensorF16(weight) => QMatMul::TensorF16(weight.to_device(device)?),
+                };
+                Self::Blocks(QLinear::from_weights(weight, bias).with_activation(layer.activation()))
+            }
+        })
     }
 
     fn device(&self) -> Device {
@@ -243,6 +297,7 @@ impl Part {
                 QMatMul::QTensor(weight) => weight.device(),
                 QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => weight.device().clone(),
             },
+            Self::Narrow(layer) => layer.device().clone(),
         }
     }
 
@@ -253,6 +308,7 @@ impl Part {
                 QMatMul::QTensor(weight) => Kind::Blocks(weight.dtype()),
                 QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => Kind::Dequantised(weight.dtype()),
             },
+            Self::Narrow(_) => Kind::Narrow,
         }
     }
 
@@ -260,6 +316,7 @@ impl Part {
         match self {
             Self::Dense(layer) => layer.activation,
             Self::Blocks(layer) => layer.activation(),
+            Self::Narrow(layer) => layer.activation(),
         }
     }
 
@@ -267,11 +324,12 @@ impl Part {
         match self {
             Self::Dense(layer) => layer.bias(),
             Self::Blocks(layer) => layer.bias(),
+            Self::Narrow(layer) => layer.bias(),
         }
     }
 
     /// Parts of one kind and activation over one another.
-    fn join(parts: &[Self]) -> Result<Self> {
+    fn join<'a>(parts: &'a [Self]) -> Result<Self> {
         let [first, _, ..] = parts else { return Ok(parts[0].clone()) };
         let bias = match parts.iter().find_map(Self::bias) {
             None => None,
@@ -283,7 +341,16 @@ impl Part {
                 Some(Tensor::cat(&parts.iter().map(bias_of).collect::<Result<Vec<_>>>()?, 0)?)
             }
         };
+        if let Self::Narrow(_) = first {
+            let narrow = |part: &'a Self| match part {
+                Self::Narrow(layer) => Some(layer),
+                _ => None,
+            };
+            let layers: Vec<&QuantLinear> = parts.iter().filter_map(narrow).collect();
+            return Ok(Self::Narrow(QuantLinear::over_one_another(&layers, bias)?));
+        }
         let dense = |part: &Self| match part {
+            Self::Narrow(_) => None,
             Self::Dense(layer) => Some(layer.weight().detach()),
             Self::Blocks(layer) => match layer.weight() {
                 QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => Some(weight.detach()),
@@ -299,7 +366,7 @@ impl Part {
         };
         Ok(match first {
             Self::Dense(_) => Self::Dense(Linear::new(weight, bias).with_activation(first.activation())),
-            Self::Blocks(_) => {
+            Self::Blocks(_) | Self::Narrow(_) => {
                 Self::Blocks(QLinear::from_weights(QMatMul::Tensor(weight), bias).with_activation(first.activation()))
             }
         })

@@ -7,6 +7,9 @@
 //! [`Sampler`]. They run on the CPU, and with the feature `layers` on GPUs.
 
 pub mod attention;
+mod beside;
+#[cfg(feature = "experts")]
+mod between;
 mod draw;
 mod embedding;
 mod experts;
@@ -20,6 +23,8 @@ mod norm;
 mod qembedding;
 mod qkv;
 mod qlinear;
+#[cfg(feature = "experts")]
+mod routed;
 mod sampler;
 
 pub use crate::layer::{GateFunction, Sampling};

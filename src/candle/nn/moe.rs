@@ -5,14 +5,11 @@
 
 pub use super::super::routing::Routing;
 use super::super::{Gemm, GroupedGemm};
-#[cfg(feature = "experts")]
-use super::experts::Between;
 use super::experts::{Blocks, Experts};
+use super::narrow::QuantExperts;
 #[cfg(feature = "experts")]
-use crate::candle::cuda::grouped;
+use super::routed::Memory;
 use crate::candle::numbers::put;
-#[cfg(feature = "experts")]
-use crate::candle::tensors::unwritten;
 use crate::candle::tensors::Block;
 use crate::problem::Activation;
 use ::candle::quantized::QTensor;
@@ -215,6 +212,26 @@ impl FusedMoe {
         }
         let blocks = Blocks::new([gate, up, down], [experts, hidden, inner], router.device())?;
         Self::of(router, Experts::Blocks(blocks), cfg)
+    }
+
+    /// The layer with experts in narrow weights, where the router is. The gate is the experts' own. Between the products numbers are in f32.
+    ///
+    /// On a GPU experts with biases or a clamped gate take several more kernels, and allocate: they are not for captures.
+    ///
+    /// # Errors
+    /// Experts of other sizes than `cfg` has, and a device without room.
+    pub fn from_narrow(router: Tensor, experts: &QuantExperts, cfg: &MoeCfg) -> Result<Self> {
+        let &MoeCfg { hidden_size: hidden, num_experts: count, moe_intermediate_size: inner, .. } = cfg;
+        check_shape("router", router.dims(), &[count, hidden])?;
+        if experts.sizes() != [count, hidden, inner] {
+            bail!(
+                "FusedMoe: the experts have {:?}; expected {:?} experts, hidden and inner numbers",
+                experts.sizes(),
+                [count, hidden, inner]
+            );
+        }
+        let experts = experts.to_device(router.device())?;
+        Self::of(router, Experts::Narrow(experts), cfg)
     }
 
     fn of(router: Tensor, experts: Experts, cfg: &MoeCfg) -> Result<Self> {
@@ -444,45 +461,4 @@ pub struct Workspace {
     device: Device,
     #[cfg(feature = "experts")]
     memory: Option<Memory>,
-}
-
-#[cfg(feature = "experts")]
-#[derive(Debug, Clone)]
-struct Memory {
-    /// (tokens, experts) in f32
-    logits: Tensor,
-    routing: Routing,
-    counts: Tensor,
-    between: Between,
-    top_k: usize,
-}
-
-#[cfg(feature = "experts")]
-impl Memory {
-    fn new(tokens: usize, sizes: [usize; 4], dtype: DType, device: &Device) -> Result<Self> {
-        let [experts, hidden, inner, top_k] = sizes;
-        let (routing, counts) = Routing::unwritten([tokens, experts, top_k], device)?;
-        Ok(Self {
-            logits: unwritten(&[tokens, experts], DType::F32, device)?,
-            routing,
-            counts,
-            between: Between::new(tokens * top_k, [hidden, inner], dtype, device)?,
-            top_k,
-        })
-    }
-
-    fn of_first(&self, tokens: usize) -> Result<Self> {
-        Ok(Self {
-            logits: self.logits.narrow(0, 0, tokens)?,
-            routing: self.routing.of_first(tokens)?,
-            counts: self.counts.clone(),
-            between: self.between.of_first(tokens * self.top_k)?,
-            top_k: self.top_k,
-        })
-    }
-
-    fn route(&self, device: &::candle::CudaDevice, normalise: bool) -> Result<()> {
-        let (_, experts) = self.logits.dims2()?;
-        grouped::route_into(device, Some(&self.logits), experts, normalise, &self.routing.to(&self.counts))
-    }
 }

@@ -1,9 +1,10 @@
 //! A layer with the weights of a GGUF file.
 
+use super::beside::Beside;
 use crate::candle::activation::activated;
 use crate::candle::cpu::sums_of;
 #[cfg(feature = "cuda")]
-use crate::candle::cuda::quantized::{self, Operands, Product};
+use crate::candle::cuda::quantized::{self, Operands, Product, Weights};
 use crate::candle::numbers::put;
 use crate::candle::op::Gemm;
 #[cfg(feature = "cuda")]
@@ -204,14 +205,14 @@ impl QLinear {
         };
         let of = Operands {
             x: BLOCK.rows("x", x, k)?,
-            weight,
+            weight: Weights::Blocks(weight, b),
             bias: self.bias.as_ref(),
             c: beside.tensor().map(|c| BLOCK.rows(beside.name(), c, n)).transpose()?,
-            gates_c: matches!(beside, Beside::Up(_)),
+            gates_c: beside.is_gated(),
             in_place,
             out: BLOCK.rows("the result", out, n)?,
         };
-        Ok(Some(Product { of, b, activation: self.activation }))
+        Ok(Some(Product { of, activation: self.activation }))
     }
 
     /// Writes the results of layers of one x, side by side if all of them are products of blocks on a GPU; false: nothing is written yet. Each layer has its residual and
@@ -259,11 +260,7 @@ impl QLinear {
     fn gemm(&self, beside: Beside) -> Gemm {
         let gemm = Gemm::new().activation(self.activation);
         let gemm = self.bias.as_ref().map_or(gemm.clone(), |bias| gemm.bias(bias));
-        match beside {
-            Beside::Nothing => gemm,
-            Beside::Residual(residual) => gemm.residual(residual),
-            Beside::Up(up) => gemm.gated(up),
-        }
+        beside.after(gemm)
     }
 
     fn product(&self, x: &Tensor, beside: Beside) -> Result<Tensor> {
@@ -334,40 +331,6 @@ impl QLinear {
 impl Module for QLinear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.product(x, Beside::Nothing)
-    }
-}
-
-/// What the output of a layer meets.
-#[derive(Clone, Copy)]
-enum Beside<'a> {
-    Nothing,
-    Residual(&'a Tensor),
-    Up(&'a Tensor),
-}
-
-impl<'a> Beside<'a> {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Nothing => "nothing",
-            Self::Residual(_) => "the residual",
-            Self::Up(_) => "the gated tensor",
-        }
-    }
-
-    fn tensor(self) -> Option<&'a Tensor> {
-        match self {
-            Self::Nothing => None,
-            Self::Residual(tensor) | Self::Up(tensor) => Some(tensor),
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn with<'b>(self, tensor: Option<&'b Tensor>) -> Beside<'b> {
-        match (self, tensor) {
-            (Self::Residual(_), Some(tensor)) => Beside::Residual(tensor),
-            (Self::Up(_), Some(tensor)) => Beside::Up(tensor),
-            _ => Beside::Nothing,
-        }
     }
 }
 

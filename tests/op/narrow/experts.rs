@@ -12,7 +12,7 @@ use candle_tilegemm::problem::Gate;
 fn gpt_oss_in_mxfp4() {
     let (_, vb) = checkpoint("gpt-oss");
     let experts = QuantExperts::gpt_oss([3, 64, 32], vb.pp("experts")).unwrap();
-    for (weight, name) in experts.weights().into_iter().zip(["gate_up_proj", "down_proj"]) {
+    for (weight, name) in experts.weights().unwrap().into_iter().zip(["gate_up_proj", "down_proj"]) {
         let expected = vb.pp("experts").pp(name).get_unchecked_dtype("expected", DType::F32).unwrap();
         assert_same(&weight.dequantize(), &values(&expected), name);
         assert_same(&by_layout(weight), &values(&expected), name);
@@ -92,9 +92,9 @@ fn experts_that_are_modules_are_stacked() {
     let vb = builder(&tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect::<Vec<_>>());
     let config = QuantizationConfig::from_json(r#"{"quant_method":"fp8","weight_block_size":[16,32]}"#).unwrap();
     let narrow = QuantExperts::load([count, hidden, inner], GateFunction::SwiGlu, &config, vb.pp("experts")).unwrap();
-    assert_eq!(narrow.weights().map(|weight| weight.scales().shared()), [[16, 32], [1, 32]]);
+    assert_eq!(narrow.weights().unwrap().map(|weight| weight.scales().shared()), [[16, 32], [1, 32]]);
     let [gate_up, down] = dense;
-    for (weight, dense) in narrow.weights().into_iter().zip([&gate_up, &down]) {
+    for (weight, dense) in narrow.weights().unwrap().into_iter().zip([&gate_up, &down]) {
         assert_same(&weight.dequantize(), dense, "stacked");
         assert_same(&by_layout(weight), dense, "stacked, by the layout");
     }
@@ -132,4 +132,14 @@ fn experts_in_16_bits_are_refused() {
     let error =
         QuantExperts::load([1, 64, 32], GateFunction::SwiGlu, &config, vb.pp("experts")).unwrap_err().to_string();
     assert!(error.contains("experts.0.gate_proj: the weights are not narrow"), "{error}");
+}
+
+#[test]
+fn experts_of_every_format_are_those_of_f32() {
+    super::shared::experts(&candle::Device::Cpu).unwrap();
+}
+
+#[test]
+fn a_layer_with_a_router_has_narrow_experts() {
+    super::shared::layer_of_experts(&candle::Device::Cpu).unwrap();
 }

@@ -1,23 +1,15 @@
 //! Products of narrow weights on the CPU.
 
+use super::shared::{self, QUANTIZERS};
 use super::{builder, tensor, values};
 use crate::{assert_close, randn};
 use candle::{DType, Device, Module, Tensor};
-use candle_tilegemm::nn::narrow::{linear_rounded, Granularity, QuantWeight, Quantizer};
-use candle_tilegemm::nn::{Linear, QuantLinear};
+use candle_tilegemm::nn::narrow::{linear_rounded, QuantWeight, Quantizer};
+use candle_tilegemm::nn::QuantLinear;
 use candle_tilegemm::{Activation, Gemm};
 
 const IN: usize = 70;
 const OUT: usize = 11;
-
-const QUANTIZERS: [Quantizer; 6] = [
-    Quantizer::Fp8(Granularity::Block([4, 32])),
-    Quantizer::Fp8(Granularity::Tensor),
-    Quantizer::Int4 { group: Some(32), zeros: false },
-    Quantizer::Int4 { group: Some(32), zeros: true },
-    Quantizer::Int8 { group: None },
-    Quantizer::Mxfp4,
-];
 
 fn wide(tensor: &Tensor) -> Tensor {
     tensor.to_dtype(DType::F32).unwrap()
@@ -52,24 +44,23 @@ fn layers_multiply_by_the_dequantised_weights() {
 }
 
 #[test]
+fn every_format_multiplies_by_its_numbers() {
+    shared::layers(&Device::Cpu).unwrap();
+}
+
+#[test]
 fn products_go_to_tensors_that_exist() {
-    let weight = randn(&[OUT, IN], DType::F32).unwrap();
-    let bias = randn(&[OUT], DType::BF16).unwrap();
-    let narrow = QuantLinear::quantize(&weight, Some(bias.clone()), Quantizer::Mxfp4).unwrap();
-    let plain = QuantLinear::from(Linear::new(weight.to_dtype(DType::BF16).unwrap(), Some(bias)));
-    for layer in [narrow, plain] {
-        let (x, beside) = (randn(&[3, IN], DType::BF16).unwrap(), randn(&[3, OUT], DType::BF16).unwrap());
-        let wide = Tensor::zeros((3, OUT + 5), DType::BF16, &Device::Cpu).unwrap();
-        let out = wide.narrow(1, 2, OUT).unwrap();
-        layer.forward_into(&x, &out).unwrap();
-        assert_eq!(values(&out), values(&layer.forward(&x).unwrap()));
-        layer.forward_residual_into(&x, &beside, &out).unwrap();
-        assert_eq!(values(&out), values(&layer.forward_residual(&x, &beside).unwrap()));
-        let expected = values(&layer.forward_gated(&x, &beside).unwrap());
-        layer.forward_gated_into(&x, &beside, &beside).unwrap();
-        assert_eq!(values(&beside), expected);
-        assert_eq!(values(&wide.narrow(1, 0, 2).unwrap()), [0.0; 6]);
-    }
+    shared::into(&Device::Cpu).unwrap();
+}
+
+#[test]
+fn what_is_not_finite_stays_so() {
+    shared::not_finite(&Device::Cpu).unwrap();
+}
+
+#[test]
+fn layers_are_moved() {
+    shared::moved(&Device::Cpu).unwrap();
 }
 
 #[test]
@@ -82,10 +73,13 @@ fn what_does_not_fit_is_refused() {
     for (error, expected) in [
         (layer.forward(&of(&[3, IN + 1], DType::F32)).unwrap_err(), "x is [3, 71]; expected rows of 70 numbers"),
         (layer.forward(&of(&[3, IN], DType::F64)).unwrap_err(), "x is in F64; expected one of [F16, BF16, F32]"),
-        (layer.forward(&of(&[3, IN], DType::BF16)).unwrap_err(), "the bias is F32 [11], expected BF16 [11]"),
+        (
+            layer.forward(&of(&[3, IN], DType::BF16)).unwrap_err(),
+            "the bias is F32 [11] on Cpu, expected BF16 [11] on Cpu",
+        ),
         (
             layer.forward_residual(&x, &of(&[2, OUT], DType::F32)).unwrap_err(),
-            "the residual is F32 [2, 11], expected F32 [3, 11]",
+            "the residual is F32 [2, 11] on Cpu, expected F32 [3, 11] on Cpu",
         ),
         (
             layer.forward_into(&x, &of(&[3, OUT + 1], DType::F32)).unwrap_err(),

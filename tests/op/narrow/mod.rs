@@ -5,6 +5,9 @@ mod experts;
 mod files;
 mod layers;
 mod quantizers;
+// The checks of a GPU, too.
+#[path = "../../support/narrow.rs"]
+mod shared;
 mod traps;
 
 use candle::safetensors::BufferedSafetensors;

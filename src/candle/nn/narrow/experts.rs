@@ -1,10 +1,18 @@
 //! The experts of a layer with narrow weights.
 
 use super::config::QuantizationConfig;
+use super::device::{DeviceWeight, Placed};
+#[cfg(feature = "experts")]
+use super::expert_steps;
 use super::floats::read_mxfp4_experts;
 use super::load::read;
+use super::quantize::Quantizer;
 use super::tensors::Module;
 use super::weight::QuantWeight;
+#[cfg(feature = "experts")]
+use crate::candle::nn::between::Between;
+#[cfg(feature = "experts")]
+use crate::candle::nn::gate::gate_into;
 use crate::candle::routing::Routing;
 use crate::candle::tensors::{Block, FLOATS};
 use crate::layer::GateFunction;
@@ -12,7 +20,6 @@ use crate::problem::Gate;
 use ::candle::{bail, DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use rayon::prelude::*;
-use std::sync::Arc;
 
 const BLOCK: Block = Block("QuantExperts");
 
@@ -33,12 +40,15 @@ pub enum ExpertGate {
 
 /// The experts of a layer, with weights in a few bits: `down @ gate(gate_up @ x + bias) + bias` of each token and each of its experts.
 ///
-/// On the CPU each call dequantises the weights of the experts that tokens have, and sums are in f32. On other devices there are no kernels yet: the call is refused.
+/// Sums are in f32, and so are the numbers between the products. On the CPU each call dequantises the weights of the experts that tokens have. On a GPU (features
+/// `narrow` and `experts`) the weights are in memory there and nowhere else, and kernels round as those of [`QuantLinear`](super::QuantLinear).
+///
+/// [`FusedMoe::from_narrow`](crate::nn::moe::FusedMoe::from_narrow) makes a layer with a router of them.
 #[derive(Debug, Clone)]
 pub struct QuantExperts {
     /// (experts * 2 inner, hidden) and (experts * hidden, inner)
-    weights: [Arc<QuantWeight>; 2],
-    /// In f32 on the CPU, (experts, 2 inner) and (experts, hidden).
+    weights: [Placed; 2],
+    /// In f32 where the weights are, (experts, 2 inner) and (experts, hidden).
     biases: [Option<Tensor>; 2],
     /// Experts, hidden, inner.
     sizes: [usize; 3],
@@ -47,7 +57,7 @@ pub struct QuantExperts {
 }
 
 impl QuantExperts {
-    /// Experts with these weights.
+    /// Experts with these weights, on the CPU.
     ///
     /// - `sizes`: experts, hidden, and the numbers between an expert's products, `inner`
     /// - `gate_up`: (experts * 2 * inner, hidden), expert after expert; `places` says which rows of an expert are gates
@@ -80,7 +90,24 @@ impl QuantExperts {
             bias.to_device(&Device::Cpu)?.to_dtype(DType::F32).map(Some)
         };
         let biases = [bias("gate_up", of_gate_up, 2 * inner)?, bias("down", of_down, hidden)?];
-        Ok(Self { weights: [Arc::new(gate_up), Arc::new(down)], biases, sizes, places, gate })
+        let weights = [gate_up, down].map(|weight| {
+            let [rows, of_expert] = [weight.scales().shared()[0], weight.shape()[0] / experts.max(1)];
+            // Factors of one expert lie behind those of another: none is for rows of two.
+            let is_whole = rows >= weight.shape()[0] || of_expert.is_multiple_of(rows);
+            Placed::from(if is_whole { weight } else { weight.with_factors_of_rows() })
+        });
+        Ok(Self { weights, biases, sizes, places, gate })
+    }
+
+    /// The same experts on a device.
+    ///
+    /// # Errors
+    /// A device without room, and those of copies.
+    pub fn to_device(&self, device: &Device) -> Result<Self> {
+        let [gate_up, down] = &self.weights;
+        let bias = |bias: &Option<Tensor>| bias.as_ref().map(|bias| bias.to_device(device)).transpose();
+        let biases = [bias(&self.biases[0])?, bias(&self.biases[1])?];
+        Ok(Self { weights: [gate_up.to_device(device)?, down.to_device(device)?], biases, ..self.clone() })
     }
 
     /// The experts of gpt-oss in MXFP4: `gate_up_proj_blocks`, (experts, 2 inner, hidden / 32, 16), `gate_up_proj_scales`, `gate_up_proj_bias`, and the same of
@@ -100,26 +127,30 @@ impl QuantExperts {
         };
         let biases = [bias("gate_up_proj_bias", 2 * inner)?, bias("down_proj_bias", hidden)?];
         let gate = ExpertGate::Clamped { alpha: 1.702, limit: 7.0 };
-        Self::new([experts, hidden, inner], weights, biases, Gate::Interleaved, gate)
+        Self::new([experts, hidden, inner], weights, biases, Gate::Interleaved, gate)?.to_device(vb.device())
     }
 
     /// Experts that are modules of their own, `0.gate_proj`, `0.up_proj`, `0.down_proj` and so on below the path of `vb`, in what format the config says.
     ///
     /// # Errors
     /// Missing tensors, tensors of other shapes and types, experts whose weights are not narrow, and experts of different formats.
-    pub fn load(
-        [experts, hidden, inner]: [usize; 3],
-        gate: GateFunction,
-        config: &QuantizationConfig,
-        vb: VarBuilder,
-    ) -> Result<Self> {
-        let weight = |expert: usize, name: &str, shape: [usize; 2]| -> Result<QuantWeight> {
-            let vb = vb.pp(expert).pp(name);
+    pub fn load(sizes: [usize; 3], gate: GateFunction, config: &QuantizationConfig, vb: VarBuilder) -> Result<Self> {
+        Self::of_modules(sizes, gate, &vb, |vb, shape| {
             match read(&Module::new(&vb), shape, &shape[..1], config.scheme(&vb.prefix()))? {
                 Some(weight) => Ok(weight),
                 None => bail!("{}: the weights are not narrow; FusedMoe has such experts", vb.prefix()),
             }
-        };
+        })
+    }
+
+    /// Experts that are modules of their own, whose weights of (n, k) `read` gets from a builder at their path.
+    fn of_modules(
+        [experts, hidden, inner]: [usize; 3],
+        gate: GateFunction,
+        vb: &VarBuilder,
+        read: impl Fn(VarBuilder, [usize; 2]) -> Result<QuantWeight>,
+    ) -> Result<Self> {
+        let weight = |expert: usize, name: &str, shape: [usize; 2]| read(vb.pp(expert).pp(name), shape);
         let (mut gate_up, mut down) = (Vec::with_capacity(2 * experts), Vec::with_capacity(experts));
         for expert in 0..experts {
             for name in ["gate_proj", "up_proj"] {
@@ -128,7 +159,18 @@ impl QuantExperts {
             down.push(weight(expert, "down_proj", [hidden, inner])?);
         }
         let weights = [QuantWeight::stack(&gate_up)?, QuantWeight::stack(&down)?];
-        Self::new([experts, hidden, inner], weights, [None, None], Gate::Halves, ExpertGate::Function(gate))
+        Self::new([experts, hidden, inner], weights, [None, None], Gate::Halves, ExpertGate::Function(gate))?
+            .to_device(vb.device())
+    }
+
+    /// Experts that are modules of their own, as [`load`](Self::load) has them, stored in 16 or 32 bits and rounded to the nearest in fewer.
+    ///
+    /// # Errors
+    /// Missing tensors, tensors of other shapes, and those of [`QuantWeight::quantize`].
+    pub fn rounded(sizes: [usize; 3], gate: GateFunction, to: Quantizer, vb: VarBuilder) -> Result<Self> {
+        Self::of_modules(sizes, gate, &vb, |vb, [n, k]| {
+            QuantWeight::quantize(&vb.set_device(Device::Cpu).get((n, k), "weight")?, to)
+        })
     }
 
     /// Experts, hidden, and the numbers between an expert's products.
@@ -136,36 +178,84 @@ impl QuantExperts {
         self.sizes
     }
 
-    /// The weights of gates and ups, (experts * 2 * inner, hidden), and of downs, (experts * hidden, inner).
-    pub fn weights(&self) -> [&QuantWeight; 2] {
-        [&self.weights[0], &self.weights[1]]
+    /// The weights of gates and ups, (experts * 2 * inner, hidden), and of downs, (experts * hidden, inner), of experts on the CPU. Experts on a GPU have
+    /// [`device_weights`](Self::device_weights), which can be read back.
+    pub fn weights(&self) -> Option<[&QuantWeight; 2]> {
+        let [gate_up, down] = &self.weights;
+        Some([gate_up.host()?, down.host()?])
+    }
+
+    /// The same of experts that are not on the CPU.
+    pub fn device_weights(&self) -> Option<[&DeviceWeight; 2]> {
+        let [gate_up, down] = &self.weights;
+        Some([gate_up.elsewhere()?, down.elsewhere()?])
+    }
+
+    /// Where the weights are.
+    pub fn device(&self) -> &Device {
+        self.weights[0].device()
     }
 
     /// The sum over each token's experts, (tokens, hidden), times the weights of the routing, rounded once to the type of the tokens, (tokens, hidden).
     ///
     /// # Errors
-    /// Tokens of another shape or type, a routing of other experts, and devices other than the CPU.
+    /// Tokens of another shape or type, tokens that are not where the weights are, a routing of other experts, and builds without kernels.
     pub fn forward(&self, tokens: &Tensor, routing: &Routing) -> Result<Tensor> {
-        let [experts, hidden, inner] = self.sizes;
+        routing.sum_beside(&self.results(tokens, routing)?, None, tokens.dtype())
+    }
+
+    /// The result of each pair, times its weight, in f32.
+    pub(in crate::candle::nn) fn results(&self, tokens: &Tensor, routing: &Routing) -> Result<Tensor> {
         BLOCK.among("x", tokens, &FLOATS)?;
-        if !tokens.device().is_cpu() {
-            bail!(
-                "QuantExperts: no kernel of this build multiplies by weights in {} on {:?}; they run on the CPU",
-                self.weights[0].codes(),
-                tokens.device().location()
-            );
+        if !tokens.device().same_device(self.device()) {
+            bail!("QuantExperts: x is on {:?}; expected {:?}", tokens.device().location(), self.device().location());
         }
-        let gated = routing
-            .by_tokens()
-            .by_product(tokens, (experts, inner, hidden), |expert, x| self.gated(&self.times(0, expert, x)?))?;
-        let product = |expert: usize, x: &Tensor| self.times(1, expert, x);
-        let results = routing.by_pairs().by_product(&gated, (experts, hidden, inner), product)?;
-        routing.sum_beside(&results, None, tokens.dtype())
+        let [experts, hidden, inner] = self.sizes;
+        if let Some(weights) = self.weights() {
+            let times = |product: usize, expert: usize, x: &Tensor| self.times(product, weights[product], expert, x);
+            let gated = routing
+                .by_tokens()
+                .by_product(tokens, (experts, inner, hidden), |expert, x| self.gated(&times(0, expert, x)?))?;
+            return routing.by_pairs().by_product(&gated, (experts, hidden, inner), |expert, x| times(1, expert, x));
+        }
+        #[cfg(feature = "experts")]
+        {
+            let memory = Between::new(routing.pairs().elem_count(), [hidden, inner], DType::F32, tokens.device())?;
+            self.write(&tokens.detach().contiguous()?, routing, &memory)?;
+            Ok(memory.results)
+        }
+        #[cfg(not(feature = "experts"))]
+        bail!("QuantExperts: experts run on the CPU, and with CUDA: build with the features experts and narrow")
+    }
+
+    /// The same on a GPU, into memory that is there. Without biases, and with the function of a gate, it allocates nothing.
+    #[cfg(feature = "experts")]
+    pub(in crate::candle::nn) fn write(&self, tokens: &Tensor, routing: &Routing, memory: &Between) -> Result<()> {
+        let (Some([gate_up, down]), Some(both)) = (self.device_weights(), &memory.both) else {
+            bail!("QuantExperts: a workspace without room for gates; make one by `workspace` of the layer of these experts")
+        };
+        let count = self.sizes[0];
+        let tokens = gate_up.gathered(tokens)?;
+        routing.by_tokens().write_narrow(&tokens, count, gate_up.operand_of_each(count), both)?;
+        if let Some(bias) = &self.biases[0] {
+            expert_steps::add_bias(both, bias, routing, false)?;
+        }
+        match self.gate {
+            ExpertGate::Function(function) => gate_into(both, self.places, function, &memory.inner)?,
+            ExpertGate::Clamped { alpha, limit } => {
+                expert_steps::clamped(both, self.places, [alpha, limit], &memory.inner)?
+            }
+        }
+        let inner = down.gathered(&memory.inner)?;
+        routing.by_pairs().write_narrow(&inner, count, down.operand_of_each(count), &memory.results)?;
+        match &self.biases[1] {
+            Some(bias) => expert_steps::add_bias(&memory.results, bias, routing, true),
+            None => Ok(()),
+        }
     }
 
     /// Rows in f32 times the weights of an expert's first or second product, with the bias.
-    fn times(&self, product: usize, expert: usize, x: &Tensor) -> Result<Tensor> {
-        let weight = &self.weights[product];
+    fn times(&self, product: usize, weight: &QuantWeight, expert: usize, x: &Tensor) -> Result<Tensor> {
         let (n, k) = (weight.shape()[0] / self.sizes[0], weight.shape()[1]);
         let numbers = weight.dequantize_rows(expert * n..(expert + 1) * n);
         let y = x.matmul(&Tensor::from_vec(numbers, (n, k), &Device::Cpu)?.t()?)?;
@@ -190,7 +280,7 @@ impl QuantExperts {
 }
 
 impl ExpertGate {
-    fn apply(self, gate: f32, up: f32) -> f32 {
+    pub(super) fn apply(self, gate: f32, up: f32) -> f32 {
         match self {
             Self::Function(function) => function.apply(gate) * up,
             Self::Clamped { alpha, limit } => {

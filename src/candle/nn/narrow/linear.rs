@@ -1,26 +1,32 @@
 //! A layer with narrow weights.
 
+use super::device::{DeviceWeight, Placed};
 use super::floats;
 use super::quantize::Quantizer;
 use super::scheme::Activations;
 use super::tensors::Array;
 use super::weight::QuantWeight;
+#[cfg(feature = "cuda")]
+use crate::candle::cuda::quantized::{self, Operands, Product, Weights};
+use crate::candle::nn::beside::Beside;
 use crate::candle::nn::Linear;
 use crate::candle::numbers::put;
 use crate::candle::op::Gemm;
+#[cfg(feature = "cuda")]
+use crate::candle::tensors::unwritten;
 use crate::candle::tensors::{Block, FLOATS};
 use crate::problem::Activation;
 use ::candle::{bail, DType, Device, Module, Result, Tensor};
-use std::sync::Arc;
 
 const BLOCK: Block = Block("QuantLinear");
 
 /// `activation(x @ weight^T + bias)` with weights in a few bits, or as they come where a config leaves a module as it is.
 ///
-/// Inputs are in f32, bf16 or f16, of any rank and strides, and the result has the input's type; bias and residual have it, too. Weights count as the f32 numbers that
-/// [`QuantWeight::dequantize`] gives, sums and epilogue are in f32, and the result is rounded once. Activations are not quantised.
+/// Inputs are in f32, bf16 or f16, of any rank and strides, and the result has the input's type; bias and residual have it, too. Activations are not quantised. Sums
+/// and epilogue are in f32, and the result is rounded once.
 ///
-/// On the CPU each call dequantises the weights. On other devices there are no kernels yet: the call is refused.
+/// On the CPU each call dequantises the weights, which count as the f32 numbers that [`QuantWeight::dequantize`] gives. On a GPU (feature `narrow`) the weights are
+/// in memory there and nowhere else; a kernel may round a weight to 16 bits, and activations in f32 to bf16.
 ///
 /// ```
 /// use candle::{Device, Module, Tensor};
@@ -41,28 +47,53 @@ pub struct QuantLinear {
     bias: Option<Tensor>,
     activation: Activation,
     activations: Activations,
-    device: Device,
 }
 
 #[derive(Debug, Clone)]
 enum Weight {
     Plain(Tensor),
-    Narrow(Arc<QuantWeight>),
+    Narrow(Placed),
 }
 
 impl QuantLinear {
     /// A layer with weights, (out, in), and a bias, (out), on the bias' device.
     ///
     /// # Errors
-    /// A bias of another shape.
+    /// A bias of another shape, and a device without room.
     pub fn new(weight: QuantWeight, bias: Option<Tensor>) -> Result<Self> {
+        let device = bias.as_ref().map_or(Device::Cpu, |bias| bias.device().clone());
+        Self::on_host(weight, bias)?.to_device(&device)
+    }
+
+    /// The layer with weights on the CPU, wherever the bias is.
+    fn on_host(weight: QuantWeight, bias: Option<Tensor>) -> Result<Self> {
         let [n, _] = weight.shape();
         if let Some(bias) = bias.as_ref().filter(|bias| bias.dims() != [n]) {
             bail!("QuantLinear: the bias is {:?}; expected {:?}", bias.dims(), [n]);
         }
-        let device = bias.as_ref().map_or(Device::Cpu, |bias| bias.device().clone());
-        let weight = Weight::Narrow(Arc::new(weight));
-        Ok(Self { weight, bias, activation: Activation::Identity, activations: Activations::Wide, device })
+        let weight = Weight::Narrow(weight.into());
+        Ok(Self { weight, bias, activation: Activation::Identity, activations: Activations::Wide })
+    }
+
+    /// The layer with these weights and a bias on a device.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub(super) fn new_on(weight: QuantWeight, bias: Option<Tensor>, device: &Device) -> Result<Self> {
+        Self::on_host(weight, bias)?.to_device(device)
+    }
+
+    /// The same layer on a device. Narrow weights on a GPU leave the memory of the host, unless another layer has them, too.
+    ///
+    /// # Errors
+    /// A device without room, and those of copies.
+    pub fn to_device(&self, device: &Device) -> Result<Self> {
+        let weight = match &self.weight {
+            Weight::Plain(weight) => Weight::Plain(weight.to_device(device)?),
+            Weight::Narrow(weight) => Weight::Narrow(weight.to_device(device)?),
+        };
+        let bias = self.bias.as_ref().map(|bias| bias.to_device(device)).transpose()?;
+        Ok(Self { weight, bias, ..self.clone() })
     }
 
     /// A layer in fp8: weights, (out, in), in F8E4M3, and factors in f32, bf16 or f16, which multiply: one, one for each row, (out) or (out, 1), or one for each block of
@@ -81,7 +112,7 @@ impl QuantLinear {
         let codes: Vec<u8> = codes.into_iter().map(|code| code.to_bits()).collect();
         let values = scale.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
         let scale = Array { name: "QuantLinear: the scale".into(), values, dims: scale.dims().to_vec() };
-        Ok(Self::new(floats::fp8(&codes, [n, k], &scale, &[n], None)?, bias)?.on(device))
+        Self::new_on(floats::fp8(&codes, [n, k], &scale, &[n], None)?, bias, device)
     }
 
     /// A layer with weights, (out, in), in 16 or 32 bits, rounded to the nearest in fewer.
@@ -89,7 +120,7 @@ impl QuantLinear {
     /// # Errors
     /// As for [`QuantWeight::quantize`] and [`new`](Self::new).
     pub fn quantize(weight: &Tensor, bias: Option<Tensor>, to: Quantizer) -> Result<Self> {
-        Ok(Self::new(QuantWeight::quantize(weight, to)?, bias)?.on(weight.device()))
+        Self::new_on(QuantWeight::quantize(weight, to)?, bias, weight.device())
     }
 
     /// The same layer with a function applied to its output.
@@ -104,24 +135,60 @@ impl QuantLinear {
         self
     }
 
-    pub(super) fn on(mut self, device: &Device) -> Self {
-        self.device = device.clone();
-        self
-    }
-
-    /// The narrow weights, (out, in); none of a module that a config leaves as it is.
+    /// The narrow weights, (out, in), of a layer on the CPU. A layer on a GPU has [`device_weight`](Self::device_weight), which can be read back.
     pub fn weight(&self) -> Option<&QuantWeight> {
         match &self.weight {
-            Weight::Narrow(weight) => Some(weight),
+            Weight::Narrow(weight) => weight.host(),
             Weight::Plain(_) => None,
         }
     }
 
-    /// The weights, (out, in), that are not narrow.
+    /// The narrow weights, (out, in), of a layer that is not on the CPU.
+    pub fn device_weight(&self) -> Option<&DeviceWeight> {
+        match &self.weight {
+            Weight::Narrow(weight) => weight.elsewhere(),
+            Weight::Plain(_) => None,
+        }
+    }
+
+    /// The weights, (out, in), that are not narrow, of a module that a config leaves as it is.
     pub fn plain_weight(&self) -> Option<&Tensor> {
         match &self.weight {
-            Weight::Narrow(_) => None,
             Weight::Plain(weight) => Some(weight),
+            Weight::Narrow(_) => None,
+        }
+    }
+
+    pub(in crate::candle::nn) fn activation(&self) -> Activation {
+        self.activation
+    }
+
+    /// Layers of one input over one another, of narrow weights on the host: one product where their weights have one form, and activations are the same.
+    pub(in crate::candle::nn) fn can_be_over(&self, other: &Self) -> bool {
+        let is_one = |x: &QuantWeight, y: &QuantWeight| x.stacks_with(y);
+        self.weight().zip(other.weight()).is_some_and(|(x, y)| is_one(x, y))
+            && (self.activation, self.activations) == (other.activation, other.activations)
+    }
+
+    /// The layers as one, with this bias.
+    ///
+    /// # Errors
+    /// Layers that are not on the host, or whose weights have different forms.
+    pub(in crate::candle::nn) fn over_one_another(layers: &[&Self], bias: Option<Tensor>) -> Result<Self> {
+        let weights = layers.iter().map(|layer| layer.weight()).collect::<Option<Vec<_>>>();
+        let (Some(weights), [first, ..]) = (weights, layers) else {
+            bail!("QuantLinear: layers to merge that are not on the CPU");
+        };
+        let weights: Vec<QuantWeight> = weights.into_iter().cloned().collect();
+        let of = Self::new(QuantWeight::stack(&weights)?, bias)?;
+        Ok(of.with_activation(first.activation).with_activations(first.activations))
+    }
+
+    /// Where the weights are.
+    pub fn device(&self) -> &Device {
+        match &self.weight {
+            Weight::Plain(weight) => weight.device(),
+            Weight::Narrow(weight) => weight.device(),
         }
     }
 
@@ -140,7 +207,7 @@ impl QuantLinear {
     /// # Errors
     /// As for `forward`, and a residual of another shape or type.
     pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        self.product(x, Some(("the residual", residual, false)))
+        self.product(x, Beside::Residual(residual))
     }
 
     /// `forward(x) * up`: a layer of gates (SwiGLU, GEGLU), with its activation. The tensor `up` has the shape and the type of the result.
@@ -148,15 +215,18 @@ impl QuantLinear {
     /// # Errors
     /// As for `forward`, and a tensor of another shape or type.
     pub fn forward_gated(&self, x: &Tensor, up: &Tensor) -> Result<Tensor> {
-        self.product(x, Some(("the gated tensor", up, true)))
+        self.product(x, Beside::Up(up))
     }
 
     /// [`forward`](Module::forward) into a tensor of the result's shape, in the type of x, whose rows may be apart.
     ///
+    /// On a GPU it copies nothing from the host, and is legal in a capture after [`prepare`](crate::prepare). It allocates nothing, but for weights in an order of
+    /// columns, which take a copy of x: in a captured graph, of the graph's memory. In captures these need the feature `layers`.
+    ///
     /// # Errors
     /// As for `forward`; a tensor that does not fit or shares memory with x; tensors that track gradients.
     pub fn forward_into(&self, x: &Tensor, out: &Tensor) -> Result<()> {
-        self.write(x, None, out)
+        self.write(x, Beside::Nothing, out)
     }
 
     /// [`forward_residual`](Self::forward_residual) into a tensor that exists, which may be the residual itself.
@@ -164,7 +234,7 @@ impl QuantLinear {
     /// # Errors
     /// As for [`forward_into`](Self::forward_into).
     pub fn forward_residual_into(&self, x: &Tensor, residual: &Tensor, out: &Tensor) -> Result<()> {
-        self.write(x, Some(("the residual", residual, false)), out)
+        self.write(x, Beside::Residual(residual), out)
     }
 
     /// [`forward_gated`](Self::forward_gated) into a tensor that exists, which may be `up` itself.
@@ -172,115 +242,142 @@ impl QuantLinear {
     /// # Errors
     /// As for [`forward_into`](Self::forward_into).
     pub fn forward_gated_into(&self, x: &Tensor, up: &Tensor, out: &Tensor) -> Result<()> {
-        self.write(x, Some(("the gated tensor", up, true)), out)
+        self.write(x, Beside::Up(up), out)
     }
 
     /// Rows and columns of the weights.
-    fn sizes(&self) -> Result<[usize; 2]> {
+    pub(in crate::candle::nn) fn sizes(&self) -> Result<[usize; 2]> {
         match &self.weight {
-            Weight::Narrow(weight) => Ok(weight.shape()),
             Weight::Plain(weight) => weight.dims2().map(Into::into),
+            Weight::Narrow(weight) => Ok(weight.shape()),
         }
     }
 
-    fn write(&self, x: &Tensor, beside: Option<Beside>, out: &Tensor) -> Result<()> {
+    fn write(&self, x: &Tensor, beside: Beside, out: &Tensor) -> Result<()> {
         let shape = self.fits(x, beside)?;
         BLOCK.same("the result", out, x)?;
         if out.dims() != shape {
             bail!("QuantLinear: the result is {:?}; expected {shape:?}", out.dims());
         }
-        let inputs = [("x", Some(x)), ("the bias", self.bias.as_ref()), ("the result", Some(out))];
-        for (what, tensor) in inputs.into_iter().chain(beside.map(|(what, tensor, _)| (what, Some(tensor)))) {
+        let c = beside.tensor();
+        for (what, tensor) in
+            [("x", Some(x)), ("the bias", self.bias.as_ref()), (beside.name(), c), ("the result", Some(out))]
+        {
             tensor.map_or(Ok(()), |tensor| BLOCK.untracked(what, tensor))?;
         }
         BLOCK.apart("x", x, out)?;
-        if let Some((what, tensor, _)) = beside {
-            BLOCK.apart_or_same(what, tensor, out)?;
-        }
+        let in_place = c.map_or(Ok(false), |c| BLOCK.apart_or_same(beside.name(), c, out))?;
         match &self.weight {
             Weight::Plain(weight) => self.gemm(beside).forward_into(x, &weight.t()?, out),
-            Weight::Narrow(_) => put(&self.product(x, beside)?, out),
+            Weight::Narrow(Placed::Host(weight)) => put(&self.dequantised(weight, x, beside)?, out),
+            Weight::Narrow(Placed::Device(weight)) => self.launch(weight, x, beside, out, in_place),
         }
     }
 
-    fn product(&self, x: &Tensor, beside: Option<Beside>) -> Result<Tensor> {
-        self.fits(x, beside)?;
+    fn product(&self, x: &Tensor, beside: Beside) -> Result<Tensor> {
+        let _shape = self.fits(x, beside)?;
         match &self.weight {
             Weight::Plain(weight) => self.gemm(beside).forward(x, &weight.t()?),
-            Weight::Narrow(weight) => {
-                let wide = |tensor: &Tensor| tensor.to_dtype(DType::F32);
-                let bias = self.bias.as_ref().map(wide).transpose()?;
-                let tensor = beside.map(|(_, tensor, _)| wide(tensor)).transpose()?;
-                let beside = beside.zip(tensor.as_ref()).map(|((what, _, gates), tensor)| (what, tensor, gates));
-                let of = Self { bias, ..self.clone() };
-                of.gemm(beside).forward(&wide(x)?, &weight.to_tensor()?.t()?)?.to_dtype(x.dtype())
+            Weight::Narrow(Placed::Host(weight)) => self.dequantised(weight, x, beside),
+            #[cfg(feature = "cuda")]
+            Weight::Narrow(Placed::Device(weight)) => {
+                let out = unwritten(&_shape, x.dtype(), x.device())?;
+                let dense = |tensor: &Tensor| tensor.detach().contiguous();
+                let of = Self { bias: self.bias.as_ref().map(dense).transpose()?, ..self.clone() };
+                let c = beside.tensor().map(dense).transpose()?;
+                of.launch(weight, &dense(x)?, beside.with(c.as_ref()), &out, false)?;
+                Ok(out)
             }
+            #[cfg(not(feature = "cuda"))]
+            Weight::Narrow(Placed::Device(weight)) => no_kernel(weight),
         }
     }
 
-    fn gemm(&self, beside: Option<Beside>) -> Gemm {
-        let gemm = Gemm::new().activation(self.activation);
-        let gemm = self.bias.as_ref().map_or(gemm.clone(), |bias| gemm.bias(bias));
-        match beside {
-            None => gemm,
-            Some((_, residual, false)) => gemm.residual(residual),
-            Some((_, up, true)) => gemm.gated(up),
+    /// The product with dequantised weights, on the CPU.
+    fn dequantised(&self, weight: &QuantWeight, x: &Tensor, beside: Beside) -> Result<Tensor> {
+        let wide = |tensor: &Tensor| tensor.to_dtype(DType::F32);
+        let bias = self.bias.as_ref().map(wide).transpose()?;
+        let c = beside.tensor().map(wide).transpose()?;
+        let of = Self { bias, ..self.clone() };
+        of.gemm(beside.with(c.as_ref())).forward(&wide(x)?, &weight.to_tensor()?.t()?)?.to_dtype(x.dtype())
+    }
+
+    /// The product of operands that fit, on the weights' device. `in_place`: the result is the tensor beside.
+    #[cfg(feature = "cuda")]
+    fn launch(&self, weight: &DeviceWeight, x: &Tensor, beside: Beside, out: &Tensor, in_place: bool) -> Result<()> {
+        let Device::Cuda(device) = x.device() else { return no_kernel(weight) };
+        if out.elem_count() == 0 {
+            return Ok(());
         }
+        let [n, k] = weight.shape();
+        let x = weight.gathered(x)?;
+        let of = Operands {
+            x: BLOCK.rows("x", &x, k)?,
+            weight: Weights::Narrow(weight.operand()),
+            bias: self.bias.as_ref(),
+            c: beside.tensor().map(|c| BLOCK.rows(beside.name(), c, n)).transpose()?,
+            gates_c: beside.is_gated(),
+            in_place,
+            out: BLOCK.rows("the result", out, n)?,
+        };
+        quantized::product(device, &Product { of, activation: self.activation })
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn launch(&self, weight: &DeviceWeight, _: &Tensor, _: Beside, _: &Tensor, _: bool) -> Result<()> {
+        no_kernel(weight)
+    }
+
+    /// The product with weights that are not narrow.
+    fn gemm(&self, beside: Beside) -> Gemm {
+        let gemm = Gemm::new().activation(self.activation);
+        beside.after(self.bias.as_ref().map_or(gemm.clone(), |bias| gemm.bias(bias)))
     }
 
     /// Checks what a product gets; the shape of its result.
-    fn fits(&self, x: &Tensor, beside: Option<Beside>) -> Result<Vec<usize>> {
+    fn fits(&self, x: &Tensor, beside: Beside) -> Result<Vec<usize>> {
         let [n, k] = self.sizes()?;
         let Some((_, rows)) = x.dims().split_last().filter(|(columns, _)| **columns == k) else {
             bail!("QuantLinear: x is {:?}; expected rows of {k} numbers", x.dims());
         };
         let shape = [rows, &[n]].concat();
         BLOCK.among("x", x, &FLOATS)?;
-        if !x.device().same_device(&self.device) {
-            bail!("QuantLinear: x is on {:?}; expected {:?}", x.device().location(), self.device.location());
+        if !x.device().same_device(self.device()) {
+            bail!("QuantLinear: x is on {:?}; expected {:?}", x.device().location(), self.device().location());
         }
-        let bias = self.bias.as_ref().map(|bias| ("the bias", bias, &shape[rows.len()..]));
-        for (what, tensor, shape) in bias.into_iter().chain(beside.map(|(what, tensor, _)| (what, tensor, &shape[..])))
-        {
-            if tensor.dims() != shape || tensor.dtype() != x.dtype() {
+        let bias = ("the bias", self.bias.as_ref(), &shape[rows.len()..]);
+        for (what, tensor, shape) in [bias, (beside.name(), beside.tensor(), &shape[..])] {
+            let Some(tensor) = tensor else { continue };
+            if tensor.dims() != shape || tensor.dtype() != x.dtype() || !tensor.device().same_device(x.device()) {
                 bail!(
-                    "QuantLinear: {what} is {:?} {:?}, expected {:?} {shape:?}",
+                    "QuantLinear: {what} is {:?} {:?} on {:?}, expected {:?} {shape:?} on {:?}",
                     tensor.dtype(),
                     tensor.dims(),
-                    x.dtype()
+                    tensor.device().location(),
+                    x.dtype(),
+                    x.device().location()
                 );
             }
         }
-        match &self.weight {
-            Weight::Narrow(weight) if !x.device().is_cpu() => bail!(
-                "QuantLinear: no kernel of this build multiplies by weights in {} on {:?}; they run on the CPU",
-                weight.codes(),
-                x.device().location()
-            ),
-            _ => Ok(shape),
-        }
+        Ok(shape)
     }
 }
 
-/// What the output meets, by its name, and whether it is multiplied by it instead of added.
-type Beside<'a> = (&'static str, &'a Tensor, bool);
+/// The error of a device that no build has kernels for.
+fn no_kernel<T>(weight: &DeviceWeight) -> Result<T> {
+    let (kind, location) = (weight.kind(), weight.device().location());
+    bail!("QuantLinear: no kernel of this build multiplies by weights in {kind} on {location:?}; expected the CPU, or a GPU with CUDA")
+}
 
 impl Module for QuantLinear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.product(x, None)
+        self.product(x, Beside::Nothing)
     }
 }
 
 impl From<Linear> for QuantLinear {
     fn from(layer: Linear) -> Self {
-        let (weight, bias) = (layer.weight().clone(), layer.bias().cloned());
-        let device = weight.device().clone();
-        Self {
-            weight: Weight::Plain(weight),
-            bias,
-            activation: layer.activation,
-            activations: Activations::Wide,
-            device,
-        }
+        let (weight, bias) = (Weight::Plain(layer.weight().clone()), layer.bias().cloned());
+        Self { weight, bias, activation: layer.activation, activations: Activations::Wide }
     }
 }

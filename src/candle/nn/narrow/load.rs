@@ -105,7 +105,7 @@ pub fn linear_rounded(in_dim: usize, out_dim: usize, bias: bool, to: Quantizer, 
     let device = vb.device().clone();
     let weight = vb.clone().set_device(::candle::Device::Cpu).get((out_dim, in_dim), "weight")?;
     let bias = bias.then(|| vb.get(out_dim, "bias")).transpose()?;
-    Ok(QuantLinear::new(QuantWeight::quantize(&weight, to)?, bias)?.on(&device))
+    QuantLinear::new_on(QuantWeight::quantize(&weight, to)?, bias, &device)
 }
 
 fn load(in_dim: usize, out_dims: &[usize], bias: bool, scheme: Scheme, vb: VarBuilder) -> Result<QuantLinear> {
@@ -113,7 +113,7 @@ fn load(in_dim: usize, out_dims: &[usize], bias: bool, scheme: Scheme, vb: VarBu
     match read(&Module::new(&vb), [n, in_dim], out_dims, scheme)? {
         Some(weight) => {
             let bias = bias.then(|| vb.get(n, "bias")).transpose()?;
-            Ok(QuantLinear::new(weight, bias)?.with_activations(scheme.activations()).on(vb.device()))
+            Ok(QuantLinear::new_on(weight, bias, vb.device())?.with_activations(scheme.activations()))
         }
         None if bias => Ok(linear(in_dim, n, vb)?.into()),
         None => Ok(linear_no_bias(in_dim, n, vb)?.into()),

@@ -24,6 +24,8 @@ mod codes;
 mod compressed;
 mod config;
 mod device;
+#[cfg(any(feature = "experts", test))]
+mod expert_steps;
 mod experts;
 mod floats;
 mod gptq;

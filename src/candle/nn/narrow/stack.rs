@@ -5,6 +5,12 @@ use super::weight::QuantWeight;
 use ::candle::{bail, Result};
 
 impl QuantWeight {
+    /// Whether [`stack`](Self::stack) takes the two.
+    pub fn stacks_with(&self, other: &Self) -> bool {
+        let form = |weight: &Self| (weight.codes, weight.shape[1], weight.scales.shared()[1].min(weight.shape[1]));
+        form(self) == form(other) && self.gather == other.gather
+    }
+
     /// Matrices over one another, as those of q, k and v, or those of a layer's experts.
     ///
     /// Where matrices have one factor each, the rows of all get a factor each. Different alphas become part of the factors, which are then in f32.
@@ -44,6 +50,18 @@ impl QuantWeight {
             alpha: if factors.has_alpha { 1.0 } else { first.alpha },
             gather: first.gather.clone(),
         })
+    }
+}
+
+impl QuantWeight {
+    /// The same matrix with factors of their own for each row.
+    pub(super) fn with_factors_of_rows(&self) -> Self {
+        let [n, k] = self.shape;
+        let group = self.scales.shared()[1].min(k);
+        let count = n * k.div_ceil(group.max(1));
+        let factors = Factors { shared: [1, group], strides: [1, n], count, has_alpha: false };
+        let one = std::slice::from_ref(self);
+        Self { scales: factors.scales(one), zeros: factors.zeros(one), ..self.clone() }
     }
 }
 

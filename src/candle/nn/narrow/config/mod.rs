@@ -28,7 +28,7 @@ use serde_json::Value;
 /// assert_eq!(granularity, Some(Granularity::Block([128, 128])));
 /// # Ok::<(), candle::Error>(())
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct QuantizationConfig {
     method: Option<String>,
     rules: Rules,

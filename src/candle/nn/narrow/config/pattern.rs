@@ -20,6 +20,18 @@ pub(super) enum Pattern {
     Within(Vec<String>),
 }
 
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Linear, Self::Linear) | (Self::Class, Self::Class) => true,
+            (Self::Path(x), Self::Path(y)) | (Self::Glob(x), Self::Glob(y)) => x == y,
+            (Self::Regex(x), Self::Regex(y)) => x.as_str() == y.as_str(),
+            (Self::Within(x), Self::Within(y)) => x == y,
+            _ => false,
+        }
+    }
+}
+
 impl Pattern {
     /// An entry of compressed-tensors: a class, a path, or `re:` and a regular expression for a path's beginning.
     pub fn of_compressed(entry: &str) -> Result<Self> {

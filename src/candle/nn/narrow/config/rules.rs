@@ -4,7 +4,7 @@ use super::pattern::Pattern;
 use crate::candle::nn::narrow::scheme::Scheme;
 
 /// Modules that are left as they are, and schemes with the modules that they are for.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Rules {
     pub ignored: Vec<Pattern>,
     pub groups: Vec<(Pattern, Scheme)>,

@@ -1,0 +1,26 @@
+//! Layers with narrow weights on the GPU.
+
+#[path = "../support/narrow.rs"]
+mod shared;
+
+use crate::device::Gpu;
+use crate::Test;
+use candle::{Device, Result};
+
+type Check = fn(&Device) -> Result<()>;
+
+pub fn tests() -> Vec<(String, Test)> {
+    let checks: [(&str, Check); 6] = [
+        ("narrow_layers", shared::layers),
+        ("narrow_layers_into", shared::into),
+        ("narrow_layers_not_finite", shared::not_finite),
+        ("narrow_layers_moved", shared::moved),
+        ("narrow_experts", shared::experts),
+        ("narrow_experts_with_a_router", shared::layer_of_experts),
+    ];
+    let test = |(name, check): (&str, Check)| -> (String, Test) {
+        let run = move |gpu: &Gpu| check(&Device::Cuda(gpu.device.clone())).map_err(|error| error.to_string());
+        (name.into(), Box::new(run))
+    };
+    checks.map(test).into_iter().collect()
+}
