@@ -105,8 +105,9 @@ pub fn layers(archs: &[u16], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
         Unit { title: format!("layer {name}"), source, include: csrc.into(), rows: String::new(), compiler }
     };
     let text = |archs: &[u16]| archs.iter().map(u16::to_string).collect::<Vec<_>>();
-    let mut units: Vec<Unit> =
-        ["decode", "append", "embed_gate", "gather", "norm", "quantise", "sample"].map(|name| unit(name, text(archs))).into();
+    let mut units: Vec<Unit> = ["decode", "append", "embed_gate", "gather", "norm", "quantise", "sample"]
+        .map(|name| unit(name, text(archs)))
+        .into();
     let mut compiler = toolkit.host(csrc);
     if !hopper.is_empty() {
         units.insert(0, unit("prefill_sm90", vec!["90a".into()]));

@@ -43,8 +43,7 @@ fn the_formats_of_checkpoints_have_kernels() {
         let bare = narrow([64, n, k], BF16, b, scale);
         let whole = bare.with(|p| {
             p.epilogue = Epilogue::new(0.5, 1.0);
-            (p.epilogue.bias, p.epilogue.activation, p.epilogue.c) =
-                (Some(BiasAxis::N), Activation::Silu, Some(p.d));
+            (p.epilogue.bias, p.epilogue.activation, p.epilogue.c) = (Some(BiasAxis::N), Activation::Silu, Some(p.d));
         });
         for problem in [bare, whole] {
             let plan = plan(&problem);

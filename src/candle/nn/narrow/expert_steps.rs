@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn a_bias_is_of_the_expert_of_a_pair() {
-        let tensor = |values: &[[f32; 2]]| Tensor::from_slice(values.as_flattened(), (values.len(), 2), &Device::Cpu).unwrap();
+        let tensor =
+            |values: &[[f32; 2]]| Tensor::from_slice(values.as_flattened(), (values.len(), 2), &Device::Cpu).unwrap();
         let experts = Tensor::new(&[[1u32, u32::MAX], [0, 2]], &Device::Cpu).unwrap();
         let routing = Routing::new(2, &experts, &tensor(&[[0.5, f32::NAN], [2.0, f32::NAN]])).unwrap();
         let bias = tensor(&[[1.0, 2.0], [10.0, 20.0]]);
