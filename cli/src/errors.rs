@@ -1,4 +1,4 @@
-//! `tilegemm errors`: the precision of products beside cuBLAS's and candle's kernels: the tables of docs/f32.md and docs/gguf.md.
+//! `tilegemm errors`: the precision of products beside cuBLAS's and candle's kernels: the tables of docs/f32.md and docs/log/2026-11-gguf-errors.md.
 
 mod cells;
 #[cfg(any(feature = "bench", test))]

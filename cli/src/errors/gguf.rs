@@ -1,4 +1,4 @@
-//! A record as the table of docs/gguf.md.
+//! A record as the table of docs/log/2026-11-gguf-errors.md.
 
 use super::cells::{cell, digits, head, kernels, line};
 use super::record::{Errors, ErrorsOf, Record};
