@@ -122,8 +122,6 @@ struct Plan {
 /// What follows from a plan for a problem.
 struct Shape {
     passes: usize,
-    /// Of a warp, in a pass.
-    rows: usize,
     slots_of_part: usize,
     shared_bytes: usize,
 }
@@ -168,7 +166,7 @@ impl Plan {
         let before = (ring + along_k * (of_x + sums) + warps * beside).next_multiple_of(16);
         let inbox = along_n.div_ceil(cluster) * parts * m * unit * 4 * if passes > 1 { 2 } else { 1 };
         let bytes = before + inbox + along_k * 64 + 16 + warps * stages * 8;
-        Shape { passes, rows, slots_of_part, shared_bytes: bytes.max(ring - least + unit * SLOT_BYTES) }
+        Shape { passes, slots_of_part, shared_bytes: bytes.max(ring - least + unit * SLOT_BYTES) }
     }
 }
 
