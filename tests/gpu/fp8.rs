@@ -125,7 +125,7 @@ impl Bytes {
     fn random(format: Format, [lines, k]: [usize; 2], padding: usize, codes: Codes, rng: &mut StdRng) -> Self {
         let stride = k.next_multiple_of(16) + padding;
         let normal = |rng: &mut StdRng| -> f32 { StandardNormal.sample(rng) };
-        let mut code = |rng: &mut StdRng| match (format, codes) {
+        let code = |rng: &mut StdRng| match (format, codes) {
             (Format::I8, Codes::Positive) => rng.random_range(0..=127u8),
             (Format::I8, _) => rng.next_u32() as u8,
             (_, Codes::Signed) => F8E4M3::from_f32(normal(rng)).to_bits(),

@@ -135,11 +135,11 @@ fn every_case<T: Element, Out: Element>(gpu: &Gpu, way: Way, b: Format) -> Resul
         ([300, 264, 2048], 3, PLAIN),
     ];
     products.splice(0..0, deep);
-    let try_product = |&(sizes, scale, case): &_| {
+    let try_product = |&(sizes, scale, case): &([usize; 3], usize, Case)| {
         let scales = codes::scales(b, [sizes[1], sizes[2]]);
         run::<T, Out>(gpu, way, b, sizes, scales[scale % scales.len()], case).map(usize::from)
     };
-    match side_by_side(&products, try_product)?.into_iter().sum() {
+    match side_by_side(&products, try_product)?.into_iter().sum::<usize>() {
         tried @ 0..20 => Err(format!("only {tried} products to try")),
         _ => Ok(()),
     }
