@@ -225,7 +225,7 @@ fn random(gpu: &Gpu, a: Format, d: Format) -> Result<(), String> {
     side_by_side(&seeds, one).map(drop)
 }
 
-/// Sums of 16384 products of one sign are within 2^-10 of their sum where they go to f32 every 128 of K, and the tensor cores' own are not.
+/// Sums of 16384 products of one sign are within 2^-9 of their sum where they go to f32 every 128 of K, and the tensor cores' own are not.
 fn sums_of_one_sign(gpu: &Gpu) -> Result<(), String> {
     let case = Case { codes: Codes::Positive, ..PLAIN };
     let kernels: Vec<_> = built().filter(|kernel| is_of_bytes(kernel) && kernel.types.a == Format::F8E4M3).collect();
@@ -239,7 +239,7 @@ fn sums_of_one_sign(gpu: &Gpu) -> Result<(), String> {
     if let Some(kernel) = kernels.iter().find(fast) {
         let types = [kernel.types.a, kernel.types.d];
         let outcome =
-            run(gpu, Choice::Named(kernel.name), Some(2f64.powi(-10)), types, [200, 200, 16384], 1, case, true);
+            run(gpu, Choice::Named(kernel.name), Some(2f64.powi(-9)), types, [200, 200, 16384], 1, case, true);
         if outcome.is_ok() {
             return Err(format!("{kernel}: fast sums are as exact as sums in f32, and this test shows nothing"));
         }
@@ -283,7 +283,7 @@ fn bound(kernel: &KernelDesc, k: usize, codes: Codes) -> f64 {
         _ if kernel.types.a == Format::I8 => 4.0 * f32::UNIT_ROUNDOFF,
         _ if kernel.math == Math::FastAccum => of_cores * (2.5 + k as f64 / 4.0),
         _ if codes == Codes::Signed => 2.5 * of_cores,
-        _ => 8.0 * of_cores,
+        _ => 16.0 * of_cores,
     }
 }
 
