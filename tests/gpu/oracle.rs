@@ -132,7 +132,12 @@ pub fn compare_with<'a, T: Element, Out: Element>(
     // Inputs that are rounded to TF32, to nearest, are off by up to 2^-11 each and their product by up to 2^-10, of N(0, 1) by
     // 0.3 * 2^-10 on average, and by no more than 12 * 2^-10 here. With inputs cut off, deep sums would be outside of this.
     let tf32 = problem.a.format == Format::F32 && problem.f32_mode == F32Mode::Tf32;
-    let inputs = if tf32 { (12.0 + 2.5 * (problem.k as f64).sqrt()) * 2f64.powi(-10) } else { 0.0 };
+    // Of products of fp8 the tensor cores keep some 13 bits of the largest of 32.
+    let inputs = match problem.a.format {
+        _ if tf32 => (12.0 + 2.5 * (problem.k as f64).sqrt()) * 2f64.powi(-10),
+        Format::F8E4M3 => (problem.k as f64).sqrt() * 2f64.powi(-10),
+        _ => 0.0,
+    };
     let inputs = inputs * problem.epilogue.alpha().abs().max(1.0);
     // cuBLAS rounds a product of 16 bits before it adds beta * C: numbers of C are below 6.
     let name = match choice {
