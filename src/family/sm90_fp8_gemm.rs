@@ -128,7 +128,7 @@ impl Family for Sm90Fp8Gemm {
         let [narrowest, narrow] = self.narrow;
         let of_width = match width {
             ..=64 => narrowest,
-            ..=128 => narrow,
+            65..=128 => narrow,
             _ => 1.0,
         };
         let rate = self.rate[sums as usize] * of_width;

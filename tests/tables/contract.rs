@@ -196,7 +196,7 @@ fn problem(shape: &Shape, [a, b, out]: [Format; 3], f32_mode: F32Mode) -> Proble
     problem.b.scale = scales([n, k])[shape.scale].filter(|_| problem.types().has_narrow_b());
     if matches!(a, Format::F8E4M3 | Format::I8) {
         [problem.a.scale, problem.b.scale] = pairs_of_scales([m, n, k])[shape.scale];
-        problem.fast_accumulation = shape.sizes[0] % 2 == 0;
+        problem.fast_accumulation = shape.sizes[0].is_multiple_of(2);
     }
     let mut epilogue = Epilogue::new(if shape.beta == 0.0 { 1.0 } else { 0.5 }, shape.beta);
     (epilogue.bias, epilogue.activation) = (shape.bias, shape.activation);
