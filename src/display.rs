@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::dispatch::{Explanation, Reason, Tuned};
 use crate::kernel::{KernelDesc, Rejection};
 use crate::packing;
-use crate::problem::F32Mode;
+use crate::problem::{F32Mode, Format, Types};
 use crate::tuning::Entry;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -209,6 +209,9 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
         Rejection::Layout { have, need } => {
             (Nearness::Elsewhere, format!("the operands are {need}; these read "), have.to_string())
         }
+        Rejection::Types { have, need } if is_of_bytes(have) && !is_of_bytes(need) => {
+            (Nearness::Elsewhere, "these multiply numbers of 8 bits by such numbers".into(), String::new())
+        }
         Rejection::Types { have, need } => {
             let (common, own) = match [have, need].map(|types| types.b.is_gguf_block() || types.has_narrow_b()) {
                 [false, false] => (format!("the problem is in {need}; these compute in "), have.to_string()),
@@ -228,6 +231,11 @@ fn words(rejection: &Rejection) -> (Nearness, String, String) {
         }
         _ => (Nearness::Operands, rejection.to_string(), String::new()),
     }
+}
+
+/// Whether A is in fp8 or int8.
+fn is_of_bytes(types: &Types) -> bool {
+    matches!(types.a, Format::F8E4M3 | Format::I8)
 }
 
 /// Microseconds: one digit after the point, and two digits that are not 0 where the time is shorter.

@@ -101,7 +101,8 @@ fn a_long_prefill_runs_on_a_copy() {
     for m in [32, 64, 128, 256, 512] {
         assert_eq!((of(m).kernel.family, of(m).packing), (FAMILY, None), "{m} rows");
     }
-    assert!(of(16384).packing.is_some_and(|packing| packing.b && !packing.a));
+    let of_bytes = plan(&narrow([16384, n, k], BF16, U8, Scale::of_groups(F16, 128, n).with_zeros()));
+    assert!(of_bytes.packing.is_some_and(|packing| packing.b && !packing.a), "{}", of_bytes.name());
 }
 
 /// Each row of the table is some problem's kernel.
