@@ -102,7 +102,7 @@ both="-p candle-tilegemm -p tilegemm --features $kernels,$measures"
 tests $both -p candle-tilegemm-models --lib $(printf -- '--test %s ' cli decoders gpu interpose sass tables)
 tests $both --test plan explain
 tests $both --doc
-build_below 64 $crates --features "$kernels,$measures" --bins --bench overhead
+build_below 85 $crates --features "$kernels,$measures" --bins --bench overhead
 
 step "candle's calls for experts and quantised weights, by two linkers"
 for calls in experts "quantised weights" "experts with quantised weights"; do
