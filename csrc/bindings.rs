@@ -517,7 +517,10 @@ pub struct tg_gather {
     pub bytes: i32,
 }
 unsafe extern "C" {
-    pub fn tg_gather_launch(args: *const tg_gather, launch: *const tg_launch) -> tg_status;
+    pub fn tg_gather_launch(
+        args: *const tg_gather,
+        launch: *const tg_launch,
+    ) -> tg_status;
 }
 unsafe extern "C" {
     pub fn tg_load_elementwise() -> tg_status;
