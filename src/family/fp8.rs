@@ -1,7 +1,6 @@
 //! The pieces that the families of products of 8 bits by 8 bits share: which factors there are, and how sums are kept.
 
-use crate::config::Config;
-use crate::kernel::{Case, Family, KernelDesc, Math, Rejection};
+use crate::kernel::{KernelDesc, Math, Rejection};
 use crate::problem::{Format, Problem, Scale};
 
 /// Numbers of K, and rows of W, that share a factor of blocks.
@@ -65,10 +64,4 @@ pub(super) fn supports(kernel: &KernelDesc, problem: &Problem) -> Result<(), Rej
         Sums::Blocks if b.scale.is_none() => refuse("B", "are absent; expected some beside blocks of A"),
         _ => Ok(()),
     }
-}
-
-/// The configuration with the smallest estimate; there is one at least.
-pub(super) fn fastest(family: &dyn Family, case: &Case, configurations: Vec<Config>) -> Config {
-    let timed = configurations.into_iter().map(|config| (family.estimate(case, &config), config));
-    timed.min_by(|x, y| x.0.total_cmp(&y.0)).map(|(_, config)| config).unwrap_or_default()
 }

@@ -1,7 +1,6 @@
 //! The pieces that the families with the weights of GGUF files share.
 
-use crate::config::Config;
-use crate::kernel::{Case, Family, Rejection, INT};
+use crate::kernel::{Rejection, INT};
 use crate::problem::{Format, Groups, Problem};
 
 /// Numbers of K that a warp loads at a time.
@@ -14,12 +13,6 @@ pub(super) fn supports(problem: &Problem) -> Result<(), Rejection> {
         have if have.unsigned_abs() > MOST_STRIDE => Err(Rejection::Stride { operand: "B", have, most: MOST_STRIDE }),
         _ => Ok(()),
     }
-}
-
-/// The configuration with the smallest estimate; there is one at least.
-pub(super) fn fastest(family: &dyn Family, case: &Case, configurations: Vec<Config>) -> Config {
-    let timed = configurations.into_iter().map(|config| (family.estimate(case, &config), config));
-    timed.min_by(|x, y| x.0.total_cmp(&y.0)).map(|(_, config)| config).unwrap_or_default()
 }
 
 /// The format's place in lists of fitted numbers.

@@ -160,7 +160,7 @@ impl Family for GgufGemv {
     }
 
     fn choose(&self, case: &Case) -> Config {
-        gguf::fastest(self, case, configurations(case))
+        super::fastest(self, case, configurations(case))
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {

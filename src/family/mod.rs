@@ -2,7 +2,8 @@
 //! has the device code and the rows of the table.
 
 use crate::arch::Arch;
-use crate::kernel::{Extent, Fusion, Gating, Grouping, KernelDesc, Limits, Math, Role, Room, Tiles};
+use crate::config::Config;
+use crate::kernel::{Case, Extent, Family, Fusion, Gating, Grouping, KernelDesc, Limits, Math, Role, Room, Tiles};
 use crate::problem::{Format, Layout, Types};
 
 pub(crate) mod card;
@@ -56,4 +57,10 @@ include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 /// ```
 pub fn by_name(name: &str) -> Option<&'static KernelDesc> {
     KERNELS.iter().find(|kernel| kernel.name == name)
+}
+
+/// The configuration with the smallest estimate; there is one at least.
+fn fastest(family: &dyn Family, case: &Case, configurations: Vec<Config>) -> Config {
+    let timed = configurations.into_iter().map(|config| (family.estimate(case, &config), config));
+    timed.min_by(|x, y| x.0.total_cmp(&y.0)).map(|(_, config)| config).unwrap_or_default()
 }

@@ -103,7 +103,7 @@ impl Family for Sm90Fp8FewRows {
     }
 
     fn choose(&self, case: &Case) -> Config {
-        fp8::fastest(self, case, ways(case))
+        super::fastest(self, case, ways(case))
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {

@@ -105,7 +105,7 @@ impl Family for Sm90Fp8Gemm {
     }
 
     fn choose(&self, case: &Case) -> Config {
-        fp8::fastest(self, case, ways(case))
+        super::fastest(self, case, ways(case))
     }
 
     /// Sums, and the factors that multiply them, have the order of the first K to the last in every tile; no card has shown that tiles of other widths give the same bits.

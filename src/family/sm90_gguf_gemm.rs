@@ -95,7 +95,7 @@ impl Family for Sm90GgufGemm {
     }
 
     fn choose(&self, case: &Case) -> Config {
-        gguf::fastest(self, case, configurations(case))
+        super::fastest(self, case, configurations(case))
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {

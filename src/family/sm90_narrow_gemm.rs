@@ -123,8 +123,7 @@ impl Family for Sm90NarrowGemm {
     }
 
     fn choose(&self, case: &Case) -> Config {
-        let timed = configurations(case).into_iter().map(|config| (self.estimate(case, &config), config));
-        timed.min_by(|x, y| x.0.total_cmp(&y.0)).map(|(_, config)| config).unwrap_or_default()
+        super::fastest(self, case, configurations(case))
     }
 
     fn estimate(&self, case: &Case, config: &Config) -> f64 {
