@@ -12,19 +12,20 @@ __device__ __forceinline__ __half2 halves(uint32_t pair) { return reinterpret_ca
 __device__ __forceinline__ uint32_t less_zero(uint32_t zero) { return 0xe400e400u + zero * 0x00010001u; }
 
 // A word of codes becomes `pairs` pairs. Pair i has k = 2 t + 8 i and its neighbour (4 bits, word t of 16 bytes), or
-// bytes 2 i and 2 i + 1. The numbers are those of the codes less zero, times `factor`. `less`: less_zero(). `plain`:
-// zero is not subtracted, and those of odd pairs are 16 times as large.
+// bytes 2 i and 2 i + 1. The numbers are those of the codes less zero, times `factor`. `less`: less_zero().
 template <tg_format> struct Half;
 
-// Codes are the last bits of subnormal numbers.
+// Codes are the last bits of 1024, or of 1024 / 16 behind a multiplication.
 template <> struct Half<TG_U4> {
   static constexpr int pairs = 4;
-  static constexpr float factor = 0x1p-24f;
-  static constexpr bool plain = true;
-  static __device__ __forceinline__ void from(uint32_t word, uint32_t, uint32_t (&pair)[4]) {
-    const uint32_t high = word >> 8;
-    pair[0] = word & 0x000f000f, pair[1] = word & 0x00f000f0;
-    pair[2] = high & 0x000f000f, pair[3] = high & 0x00f000f0;
+  static constexpr float factor = 1.0f;
+  static __device__ __forceinline__ void from(uint32_t word, uint32_t less, uint32_t (&pair)[4]) {
+    const __half2 sixteenth = halves(0x2c002c00), low = halves(less), high = __hadd2(low, halves(0x63806380));  // 960
+    const uint32_t behind = word >> 8;
+    pair[0] = bits(__hadd2(halves((word & 0x000f000f) | 0x64006400), low));
+    pair[1] = bits(__hfma2(halves((word & 0x00f000f0) | 0x64006400), sixteenth, high));
+    pair[2] = bits(__hadd2(halves((behind & 0x000f000f) | 0x64006400), low));
+    pair[3] = bits(__hfma2(halves((behind & 0x00f000f0) | 0x64006400), sixteenth, high));
   }
 };
 
@@ -32,7 +33,6 @@ template <> struct Half<TG_U4> {
 template <> struct Half<TG_F4E2M1> {
   static constexpr int pairs = 4;
   static constexpr float factor = 0x1p-14f;
-  static constexpr bool plain = false;
   static __device__ __forceinline__ void from(uint32_t word, uint32_t, uint32_t (&pair)[4]) {
     // Bytes with a sign in bit 7 and the rest in bits 1 to 3: of the odd nibbles, of the even ones.
     const auto bytes = [](uint32_t sign, uint32_t rest) { return (sign & 0x80808080u) | (rest & 0x0e0e0e0eu); };
@@ -47,7 +47,6 @@ template <> struct Half<TG_F4E2M1> {
 template <> struct Half<TG_U8> {
   static constexpr int pairs = 2;
   static constexpr float factor = 1.0f;
-  static constexpr bool plain = false;
   static __device__ __forceinline__ void from(uint32_t word, uint32_t less, uint32_t (&pair)[2]) {
     pair[0] = bits(__hadd2(halves(__byte_perm(word, 0x64646464, 0x4140)), halves(less)));
     pair[1] = bits(__hadd2(halves(__byte_perm(word, 0x64646464, 0x4342)), halves(less)));
@@ -57,7 +56,6 @@ template <> struct Half<TG_U8> {
 template <> struct Half<TG_I8> {
   static constexpr int pairs = 2;
   static constexpr float factor = 1.0f;
-  static constexpr bool plain = false;
   static __device__ __forceinline__ void from(uint32_t word, uint32_t, uint32_t (&pair)[2]) {
     Half<TG_U8>::from(word ^ 0x80808080u, less_zero(128), pair);
   }
@@ -65,7 +63,6 @@ template <> struct Half<TG_I8> {
 
 template <> struct Half<TG_F8E4M3> {
   static constexpr int pairs = 2;
-  static constexpr bool plain = false;
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
   static constexpr float factor = 1.0f;
 #else

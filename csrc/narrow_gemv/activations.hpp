@@ -2,9 +2,7 @@
 //
 // Numbers are multiplied by a power of two, one for each row of X and segment of 256 numbers, so that the largest is
 // near 2^15: of bf16, all down to 2^-33 of the largest are exact, and f32 is rounded to f16's 11 bits. Sums over a
-// segment are multiplied by the inverse. f16 numbers are taken as they are, except beside plain codes
-// (narrow/half.hpp): there every other piece is divided by 16, and bf16 is exact down to 2^-28 of the largest, f16 to
-// 2^-25.
+// segment are multiplied by the inverse. f16 numbers are taken as they are.
 #pragma once
 #include "narrow_gemv/shape.hpp"
 
@@ -16,7 +14,7 @@ constexpr uint32_t has_infinity = 1, has_nan = 2;
 
 // The powers of a segment, from its largest number in bits, without sign: that of a NaN, of an infinity, or of a
 // number. With infinities no other number counts.
-template <class T, bool PLAIN>
+template <class T>
 struct Powers {
   static constexpr bool is_half = std::is_same_v<T, __half>;
   static constexpr int mantissa = is_half ? 10 : sizeof(T) == 4 ? 23 : 7;
@@ -26,9 +24,7 @@ struct Powers {
   // The largest number of f32 may be rounded up.
   __device__ __forceinline__ explicit Powers(uint32_t most) {
     const int of_most = int(most >> mantissa);
-    const int exponent = !is_half ? min((sizeof(T) == 4 ? 141 : 142) - min(of_most, 254), 126)
-                         : PLAIN  ? 30 - min(of_most, 30)
-                                  : 0;
+    const int exponent = is_half ? 0 : min((sizeof(T) == 4 ? 141 : 142) - min(of_most, 254), 126);
     to_half = __uint_as_float(uint32_t(127 + exponent) << 23);
     from_half = __uint_as_float(uint32_t(127 - exponent) << 23);
   }
@@ -57,9 +53,8 @@ struct Piece {
     }
   }
 
-  // In f16, times a power of two, and their sum. f32 is rounded; numbers of 16 bits are exact, except for those that
-  // are too small to count.
-  __device__ __forceinline__ uint4 halves(float factor, float& sum) const {
+  // In f16, times a power of two. f32 is rounded; bf16 is exact, except for numbers that are too small to count.
+  __device__ __forceinline__ uint4 halves(float factor) const {
     float numbers[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -67,19 +62,12 @@ struct Piece {
       const int at = quarters == 2 ? i % 4 : i / 2;
       const uint32_t word = at == 0 ? all.x : at == 1 ? all.y : at == 2 ? all.z : all.w;
       if constexpr (sizeof(T) == 4) numbers[i] = __uint_as_float(word);
-      else if constexpr (Powers<T, true>::is_half) numbers[i] = __half2float(__ushort_as_half(word >> i % 2 * 16));
       else numbers[i] = __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
       numbers[i] *= factor;
     }
     uint32_t pairs[4];
-    sum = 0;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const __half2 pair = __floats2half2_rn(numbers[2 * i], numbers[2 * i + 1]);
-      pairs[i] = narrow::bits(pair);
-      const float2 stored = sizeof(T) == 4 ? __half22float2(pair) : make_float2(numbers[2 * i], numbers[2 * i + 1]);
-      sum += stored.x + stored.y;
-    }
+    for (int i = 0; i < 4; i++) pairs[i] = narrow::bits(__floats2half2_rn(numbers[2 * i], numbers[2 * i + 1]));
     return {pairs[0], pairs[1], pairs[2], pairs[3]};
   }
 };
@@ -97,10 +85,10 @@ __device__ __forceinline__ void store_piece(uint8_t* x, const uint4& piece, int 
   *reinterpret_cast<uint4*>(x + at) = piece;
 }
 
-// Where a part of K has its activations in shared memory: numbers, powers and sums of segments, bits of rows.
+// Where a part of K has its activations in shared memory: numbers, powers of segments, bits of rows.
 struct Staged {
   uint8_t* x;
-  float *powers, *sums;
+  float* powers;
   uint32_t* flags;
 };
 
@@ -155,7 +143,7 @@ class Stager {
 
   template <class T>
   __device__ __forceinline__ void store(const uint4 (&loaded)[words], int first) const {
-    using OfSegment = Powers<T, S::needs_sums>;
+    using OfSegment = Powers<T>;
     constexpr int quarters = Piece<T>::quarters;
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -168,20 +156,9 @@ class Stager {
       const int p = segment * 32 + lane;
       const uint32_t most = __reduce_max_sync(~0u, piece.most());
       const OfSegment power(most);
-      float sum = 0;
       uint4 halves = piece.words[0];
-      if constexpr (!OfSegment::is_half || S::needs_sums)
-        halves = piece.halves(S::needs_sums && lane % 2 ? power.to_half * 0.0625f : power.to_half, sum);
+      if constexpr (!OfSegment::is_half) halves = piece.halves(power.to_half);
       if (p < pieces_) store_piece<S>(to_.x, halves, rows_, m, p);
-      if constexpr (S::needs_sums) {
-        // A segment is a slot. Sums as Product begins with them: times the usual zero where no zeros are stored.
-        constexpr int lanes = S::scaled / 8;
-        constexpr float times = -S::Half::factor * (S::has_zeros ? 1 : narrow::usual_zero(S::codes));
-        sum *= lane % 2 ? 16 * times : times;
-#pragma unroll
-        for (int bit = lanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
-        if (lane % lanes == 0) to_.sums[(segment * S::scales + lane / lanes) * S::most_m + m] = sum;
-      }
       if (lane == 0) {
         to_.powers[segment * S::most_m + m] = power.from_half / S::Half::factor;
         if (most >= OfSegment::infinity) atomicOr(to_.flags + m, most > OfSegment::infinity ? has_nan : has_infinity);

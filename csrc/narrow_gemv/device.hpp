@@ -80,8 +80,8 @@ __device__ __noinline__ void repair(const tg_gemm_args& args, const uint32_t* fl
       const int of = __ffs(left) - 1;
       const int64_t n = first + __shfl_sync(~0u, row, of);
       const int of_x = __shfl_sync(~0u, m, of);
-      // Infinite activations times finite weights: the sum is right, except of plain codes.
-      if (!S::needs_sums && (flags[of_x] & has_infinity) && !has_wild_factor(args, n, begin, end)) continue;
+      // Infinite activations times finite weights: the sum is right.
+      if ((flags[of_x] & has_infinity) && !has_wild_factor(args, n, begin, end)) continue;
       const float sum = exact_sum(args, of_x, n, begin, end);
       if (lane == of) sums[i] = sum;
     }
@@ -136,7 +136,6 @@ __global__ void __launch_bounds__(S::threads, 1)
   ScaleLoader<S> beside(args, shape);
   const Staged staged{shared + shape.x_at + warp_k * shape.x_pitch,
                       reinterpret_cast<float*>(shared + shape.powers_at + warp_k * shape.powers_pitch),
-                      reinterpret_cast<float*>(shared + shape.sums_at + warp_k * shape.sums_pitch),
                       flags + 16 * warp_k};
   // W behind X: else X would arrive last.
   Stager<S>(args, shape, staged, begin, end).take(warp_n, [&] {
@@ -197,10 +196,8 @@ __global__ void __launch_bounds__(S::threads, 1)
         const uint8_t *const scale = scales + scales_at + step * (S::scales_bytes / 2), *const zero =
                                                                                             zeros + zeros_at +
                                                                                             step * (S::zeros_bytes / 2);
-        const float* const x_sum =
-            staged.sums + ((slot - begin) * S::scales + step * S::scales_of_step) * S::most_m + 2 * t;
-        if constexpr (S::is_fine) product.fine_step(shared, place, x, pitch, scale, zero, x_sum);
-        else product.wide_step(shared + place, x, pitch, scale, zero, x_sum, t);
+        if constexpr (S::is_fine) product.fine_step(shared, place, x, pitch, scale, zero);
+        else product.wide_step(shared + place, x, pitch, scale, zero, t);
 #pragma unroll
         for (int tile = 0; tile < S::tiles; tile++) x[tile] += x_of_step;
       }

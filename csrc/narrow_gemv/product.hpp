@@ -78,29 +78,10 @@ struct Product {
     return S::has_zeros ? zero : narrow::less_zero(narrow::usual_zero(S::codes));
   }
 
-  // What the lane's sums begin with: what plain codes have too much. `zero`: of the lane's rows, where zeros are
-  // stored; `x_sums`: of rows 2 t and 2 t + 1 of X, (SCALE,M).
-  __device__ __forceinline__ static void begin(float (&sums)[S::units][S::tiles][4], const uint32_t (&zero)[rows],
-                                               const float* x_sums) {
-#pragma unroll
-    for (int tile = 0; tile < S::tiles; tile++) {
-      float2 of_x = {};
-      if constexpr (Half::plain) of_x = *reinterpret_cast<const float2*>(x_sums + 8 * tile);
-#pragma unroll
-      for (int unit = 0; unit < S::units; unit++) {
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-          sums[unit][tile][e] = e % 2 ? of_x.y : of_x.x;
-          if constexpr (Half::plain && S::has_zeros) sums[unit][tile][e] *= __uint_as_float(zero[2 * unit + e / 2]);
-        }
-      }
-    }
-  }
-
   // `codes`: the lane's 16 bytes of its first row; `x`: of each tile; `pitch`: from a piece to the next; `scales` and
   // `zeros`: those of the lane's rows in the step, (SCALE,GROUP,ROW).
   __device__ __forceinline__ void wide_step(const uint8_t* codes, const uint8_t* const (&x)[S::tiles], int pitch,
-                                            const uint8_t* scales, const uint8_t* zeros, const float* x_sums, int t) {
+                                            const uint8_t* scales, const uint8_t* zeros, int t) {
     constexpr int pieces = S::step_k / 32;
     uint4 b[S::tiles][pieces];
 #pragma unroll
@@ -121,7 +102,7 @@ struct Product {
       }
     }
     float sum[S::units][S::tiles][4];
-    if constexpr (S::way == Way::wide) begin(sum, zero, x_sums);
+    if constexpr (S::way == Way::wide) clear(sum);
 #pragma unroll
     for (int unit = 0; unit < S::units; unit++) {
       const uint4 of_rows[2] = {*reinterpret_cast<const uint4*>(codes + 2 * unit * 8 * S::slot_bytes),
@@ -178,8 +159,7 @@ struct Product {
 
   // `codes`: the lane's word of the first 16 bytes of its first row, of which those behind differ in bits 4 and 5.
   __device__ __forceinline__ void fine_step(const uint8_t* shared, uint32_t codes, const uint8_t* const (&x)[S::tiles],
-                                            int pitch, const uint8_t* scales, const uint8_t* zeros,
-                                            const float* x_sums) {
+                                            int pitch, const uint8_t* scales, const uint8_t* zeros) {
     constexpr int of_scale = 4 / S::scales_of_step;
 #pragma unroll
     for (int s = 0; s < S::scales_of_step; s++) {
@@ -187,7 +167,7 @@ struct Product {
       load_words(scales + s * S::rows * 4, scale);
       if constexpr (S::has_zeros) load_words(zeros + s * S::rows * 4, zero);
       float sum[S::units][S::tiles][4];
-      begin(sum, zero, x_sums + s * S::most_m);
+      clear(sum);
 #pragma unroll
       for (int c = s * of_scale; c < (s + 1) * of_scale; c++) {
         uint32_t b[S::tiles][Half::pairs];

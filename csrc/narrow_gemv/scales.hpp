@@ -132,8 +132,7 @@ class ScaleLoader {
         if constexpr (S::has_zeros) {
 #pragma unroll
           for (int i = 0; i < of_lane; i++)
-            reinterpret_cast<uint32_t*>(zeros)[place + i * 32] =
-                S::needs_sums ? __float_as_uint(float(zeros_[i])) : narrow::less_zero(zeros_[i]);
+            reinterpret_cast<uint32_t*>(zeros)[place + i * 32] = narrow::less_zero(zeros_[i]);
         }
       }
     }

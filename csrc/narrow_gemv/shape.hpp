@@ -24,8 +24,6 @@ struct GemvConfig {
   static constexpr bool has_zeros = ZEROS, is_fine = WAY == Way::fine1 || WAY == Way::fine2;
   static constexpr int most_warps = 16, threads = 32 * most_warps, most_m = 8 * TILES;
   static constexpr int rows = 16 * UNITS, rows_of_lane = 2 * UNITS;
-  // Plain codes need the sums of the numbers of X that share a factor.
-  static constexpr bool needs_sums = Half::plain;
   // A slot of a warp's ring has two steps of each row.
   static constexpr int step_bytes = 64, slot_bytes = 2 * step_bytes, step_k = step_bytes * 8 / bits;
   static constexpr int slot_k = 2 * step_k, segment_slots = 256 / slot_k;
@@ -62,8 +60,8 @@ struct GemvShape {
   bool scales_in_words;
   uint32_t scale_stride;  // bytes from a group to the next
   Divisor by_warps_n, by_parts, by_group, by_rows, by_m;
-  int slot_pitch;                                                   // bytes
-  int x_at, x_pitch, powers_at, powers_pitch, sums_at, sums_pitch;  // of a part of K
+  int slot_pitch;                              // bytes
+  int x_at, x_pitch, powers_at, powers_pitch;  // of a part of K
   int beside_at, inbox_at, inbox_bytes, flags_at, barriers_at, shared_bytes;
 
   __host__ __device__ int cluster() const { return 1 << log_cluster; }
@@ -91,9 +89,7 @@ GemvShape shape_of(const tg_gemm_args& args, const GemvPlan& plan, int64_t teams
                 segments = ceil_div(slots_of_part, S::segment_slots);
   const int64_t x_at = warps * plan.stages * pitch, x_pitch = slots_of_part * S::slot_k * args.m * 2,
                 powers_at = x_at + plan.warps_k * x_pitch, powers_pitch = segments * S::most_m * 4,
-                sums_at = powers_at + plan.warps_k * powers_pitch,
-                sums_pitch = S::needs_sums ? slots_of_part * S::scales * S::most_m * 4 : 0,
-                beside_at = sums_at + plan.warps_k * sums_pitch,
+                beside_at = powers_at + plan.warps_k * powers_pitch,
                 inbox_at = multiple(beside_at + warps * S::beside_bytes, 16),
                 inbox_bytes = ceil_div(plan.warps_n, plan.cluster) * parts * args.m * S::rows * 4,
                 flags_at = inbox_at + inbox_bytes * (passes > 1 ? 2 : 1),
@@ -123,8 +119,6 @@ GemvShape shape_of(const tg_gemm_args& args, const GemvPlan& plan, int64_t teams
                   int(x_pitch),
                   int(powers_at),
                   int(powers_pitch),
-                  int(sums_at),
-                  int(sums_pitch),
                   int(beside_at),
                   int(inbox_at),
                   int(inbox_bytes),

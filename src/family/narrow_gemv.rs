@@ -159,11 +159,10 @@ impl Plan {
         let (ring, least) = (warps * stages * rows.div_ceil(8) * 1024, rows.div_ceil(8) * 1024);
         let of_x = slots_of_part * slot_k * m * 2 + slots_of_part.div_ceil(256 / slot_k) * most_m * 4;
         let scales = 2 * way.scales_of_step(format);
-        let sums = if format == Format::U4 { slots_of_part * scales * most_m * 4 } else { 0 };
         let has_zeros = format == Format::U8 || (format == Format::U4 && (way != Way::Wide || zeros(problem)));
         let of_zeros = if has_zeros { scales * unit * 4 } else { 0 };
         let beside = scales * unit * if way == Way::GroupsOf16 { 1 } else { 4 } + of_zeros;
-        let before = (ring + along_k * (of_x + sums) + warps * beside).next_multiple_of(16);
+        let before = (ring + along_k * of_x + warps * beside).next_multiple_of(16);
         let inbox = along_n.div_ceil(cluster) * parts * m * unit * 4 * if passes > 1 { 2 } else { 1 };
         let bytes = before + inbox + along_k * 64 + 16 + warps * stages * 8;
         Shape { passes, slots_of_part, shared_bytes: bytes.max(ring - least + unit * SLOT_BYTES) }
