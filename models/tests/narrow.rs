@@ -34,7 +34,8 @@ fn holds(family: &str, more: &str, stored: Stored, seed: u64) -> Result<()> {
     let model = Model::new(family, more, stored, seed)?;
     assert_eq!(model.plain.quantization, Quantization::None);
     assert!(matches!(&model.config.quantization, Quantization::Stored(config) if config.method().is_some()));
-    let decoder = Decoder::load(&model.config, model.builder(DType::F32, CPU)?)?;
+    let config = model.config.clone().with_wide_activations();
+    let decoder = Decoder::load(&config, model.builder(DType::F32, CPU)?)?;
     agrees(&format!("{family}, {stored:?}"), &decoder, &Decoder::load(&model.plain, builder(&model.numbers))?)
 }
 
@@ -50,6 +51,21 @@ fn other_families_do() -> Result<()> {
     holds("qwen3", r#", "attention_bias": true"#, Stored::Gptq { act_order: true }, 13)?;
     for stored in [Stored::Fp8Blocks, Stored::Packed, Stored::Mxfp4] {
         holds("qwen3_moe", MOE, stored, 14)?;
+    }
+    Ok(())
+}
+
+/// Where a config has activations in 8 bits, logits are others, but for blocks that no kernel has.
+#[test]
+fn activations_are_in_8_bits_where_the_config_says_so() -> Result<()> {
+    for (stored, rounds) in [(Stored::Fp8Tensor, true), (Stored::Fp8Blocks, false), (Stored::Int8, false)] {
+        let model = Model::new("llama", "", stored, 21)?;
+        let logits = |config: &Config| -> Result<_> {
+            let decoder = Decoder::load(config, model.builder(DType::F32, CPU)?)?;
+            decoder.prefill(0, &[3, 4, 5], &mut Cache::new(&decoder, 1)?)
+        };
+        let apart = difference(&logits(&model.config)?, &logits(&model.config.clone().with_wide_activations())?)?;
+        assert!(if rounds { (1e-3..0.3).contains(&apart) } else { apart == 0.0 }, "{stored:?}: {apart:e}");
     }
     Ok(())
 }

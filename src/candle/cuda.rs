@@ -69,6 +69,12 @@ pub(super) fn multiprocessors(device: &CudaDevice) -> Result<u32> {
     Ok(launch::dispatcher(ordinal(device))?.device().sm_count)
 }
 
+/// Whether there are kernels for products of 8 bits by 8 bits with factors, but for the reference.
+#[cfg(all(feature = "narrow", feature = "layers"))]
+pub(super) fn has_products_of_bytes(device: &CudaDevice) -> Result<bool> {
+    Ok(launch::dispatcher(ordinal(device))?.device().capability / 10 == 9)
+}
+
 /// Where products of a device run: candle's stream on this thread, which the call makes current, and the dispatcher with its policy.
 struct Launcher {
     queue: Queue,

@@ -22,5 +22,12 @@ pub fn tests() -> Vec<(String, Test)> {
         let run = move |gpu: &Gpu| check(&Device::Cuda(gpu.device.clone())).map_err(|error| error.to_string());
         (name.into(), Box::new(run))
     };
-    checks.map(test).into_iter().collect()
+    let eight_bits = |gpu: &Gpu| {
+        let device = Device::Cuda(gpu.device.clone());
+        let rounds = cfg!(feature = "layers") && gpu.info.capability / 10 == 9;
+        shared::eight_bits(&device, rounds).map_err(|error| error.to_string())
+    };
+    let mut tests: Vec<(String, Test)> = checks.map(test).into_iter().collect();
+    tests.push(("narrow_layers_in_8_bits".into(), Box::new(eight_bits)));
+    tests
 }

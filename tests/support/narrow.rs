@@ -4,7 +4,7 @@ use crate::into::products::{exact, randn, same, unit, Within};
 use candle::safetensors::BufferedSafetensors;
 use candle::{bail, DType, Device, Module, Result, Tensor};
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg, Routing};
-use candle_tilegemm::nn::narrow::{Checkpoint, ExpertGate, Granularity, QuantWeight, Quantizer};
+use candle_tilegemm::nn::narrow::{Activations, Checkpoint, ExpertGate, Granularity, QuantWeight, Quantizer};
 use candle_tilegemm::nn::{
     linear_quantized_no_bias, GateFunction, Linear, QuantExperts, QuantLinear, QuantizationConfig,
 };
@@ -64,15 +64,16 @@ fn on_host(layer: &QuantLinear) -> Result<QuantWeight> {
     }
 }
 
+/// Whether codes and numbers are the same: on a GPU the factors of weights in 8 bits may be in f32.
+fn are_the_same(x: &QuantWeight, y: &QuantWeight) -> bool {
+    let bits = |weight: &QuantWeight| weight.dequantize().into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    x.bytes() == y.bytes() && bits(x) == bits(y)
+}
+
 /// By how much of the sum of |w x| a product may be off: on a GPU weights, and x in f32, may be rounded to 16 bits.
 fn of_size(k: usize, device: &Device) -> f64 {
     let of_sums = 2f64.powi(-24) * (k as f64 + 8.0);
     of_sums + if device.is_cpu() { 0.0 } else { 2f64.powi(-8) }
-}
-
-/// A kernel may add up codes, and take their zero away from the sum: that of a row of zeros, in 4 bits with a factor of 1, is off by what f32 loses of it.
-fn of_zeros(x: &[f64]) -> f64 {
-    2f64.powi(-20) * x.iter().map(|x| x.abs()).sum::<f64>()
 }
 
 /// Refuses numbers that are further from the epilogue of sums in f64 than they may be. `after` is the epilogue of a sum of the row and column, and how steep it is.
@@ -84,15 +85,25 @@ fn near(
     k: usize,
     after: impl Fn(f64, usize) -> (f64, f64),
 ) -> Result<()> {
+    near_by(what, y, [x, w], (k, of_size(k, y.device())), after)
+}
+
+/// The same, where a sum may be off by `of_size` of the sum of |w x|.
+fn near_by(
+    what: &str,
+    y: &Tensor,
+    [x, w]: [&[f64]; 2],
+    (k, of_size): (usize, f64),
+    after: impl Fn(f64, usize) -> (f64, f64),
+) -> Result<()> {
     let (n, got) = (w.len() / k, exact(y)?);
     for (at, got) in got.iter().enumerate() {
         let (x, w) = (&x[at / n * k..][..k], &w[at % n * k..][..k]);
         let (sum, size) = x.iter().zip(w).fold((0.0, 0.0), |(sum, size), (x, w)| (sum + x * w, size + (x * w).abs()));
         let (expected, slope) = after(sum, at);
         let off = unit(y.dtype()) * 1.01 * expected.abs()
-            + slope * of_size(k, y.device()) * size
+            + slope * of_size * size
             + 1e-6 * (1.0 + expected.abs())
-            + if y.device().is_cpu() { 0.0 } else { slope * of_zeros(x) }
             + 2f64.powi(-25);
         let is_right = match () {
             _ if expected.is_nan() => got.is_nan(),
@@ -142,7 +153,7 @@ pub fn layers(device: &Device) -> Result<()> {
         let weight = randn(&[n, k], DType::F32, device)?.affine(0.2, 0.0)?;
         let layer = QuantLinear::quantize(&weight, None, to)?;
         let host = on_host(&layer)?;
-        if host != QuantWeight::quantize(&weight, to)? {
+        if !are_the_same(&host, &QuantWeight::quantize(&weight, to)?) {
             bail!("{to:?}: weights that are read back are others");
         }
         products(&format!("{to:?}"), &layer, &host.to_tensor()?, device)?;
@@ -241,13 +252,80 @@ pub fn not_finite(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// x in 8 bits and back: rows, or 128 numbers of one, share the factor that makes the largest of them the largest code.
+fn in_8_bits(x: &[f64], k: usize, block: usize, is_int8: bool) -> Vec<f64> {
+    let round = |numbers: &[f64]| -> Vec<f64> {
+        let largest = numbers.iter().fold(0f32, |largest, x| largest.max(x.abs() as f32));
+        let factor = if largest == 0.0 { 1.0 } else { largest / if is_int8 { 127.0 } else { 448.0 } };
+        let code = |x: &f64| match (*x as f32) / factor {
+            code if is_int8 => f64::from(code.round_ties_even()),
+            code => float8::F8E4M3::from_f32(code).to_f64(),
+        };
+        numbers.iter().map(|x| code(x) * f64::from(factor)).collect()
+    };
+    x.chunks(k).flat_map(|row| row.chunks(block).flat_map(round).collect::<Vec<_>>()).collect()
+}
+
+/// Layers whose activations a config has in 8 bits: with every factor that goes with them, and with weights that take none. `rounds`: whether the device has such
+/// products; others multiply by x as it comes.
+pub fn eight_bits(device: &Device, rounds: bool) -> Result<()> {
+    let block = |rows, columns| Quantizer::Fp8(Granularity::Block([rows, columns]));
+    for (i, (to, shared)) in [
+        (Quantizer::Fp8(Granularity::Tensor), Some(usize::MAX)),
+        (Quantizer::Fp8(Granularity::Channel), Some(usize::MAX)),
+        (Quantizer::Int8 { group: None }, Some(usize::MAX)),
+        (block(128, 128), Some(128)),
+        (block(64, 128), None),
+        (Quantizer::Int8 { group: Some(32) }, None),
+        (Quantizer::Int4 { group: Some(32), zeros: false }, None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let is_int8 = matches!(to, Quantizer::Int8 { .. });
+        let [n, k] = [[11, 70], [200, 320], [129, 1040]][i % 3];
+        let weight = randn(&[n, k], DType::F32, device)?.affine(0.2, 0.0)?;
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let bias = randn(&[n], dtype, device)?;
+            let as_it_comes = QuantLinear::quantize(&weight, Some(bias.clone()), to)?.with_activation(Activation::Silu);
+            let layer = as_it_comes.clone().with_activations(Activations::Dynamic);
+            let (w, b) = (exact(&on_host(&layer)?.to_tensor()?)?, exact(&bias)?);
+            let turned = randn(&[2, k, 3], dtype, device)?.transpose(1, 2)?;
+            for x in [randn(&[1, k], dtype, device)?, turned, randn(&[130, k], dtype, device)?] {
+                let what = format!("{to:?} by 8 bits, {:?} in {dtype:?}", x.dims());
+                let c = randn(&[&x.dims()[..x.rank() - 1], &[n]].concat(), dtype, device)?;
+                let (numbers, of_c) = (exact(&x.contiguous()?)?, exact(&c)?);
+                let added = |sum: f64, at: usize| (Activation::Silu.apply(sum + b[at % n]) + of_c[at], 1.1);
+                near(&what, &as_it_comes.forward_residual(&x, &c)?, &numbers, &w, k, added)?;
+                let y = layer.forward_residual(&x, &c)?;
+                let Some(shared) = shared.filter(|_| rounds) else {
+                    near(&what, &y, &numbers, &w, k, added)?;
+                    continue;
+                };
+                let rounded = in_8_bits(&numbers, k, shared.min(k), is_int8);
+                // Tensor cores keep 13 bits of sums of fp8.
+                let of_size = of_size(k, &Device::Cpu) + if device.is_cpu() || is_int8 { 0.0 } else { 2f64.powi(-9) };
+                near_by(&what, &y, [&rounded, &w], (k, of_size), added)?;
+                let out = y.zeros_like()?;
+                layer.forward_residual_into(&x.contiguous()?, &c, &out)?;
+                same(&what, &out, &y)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A layer that is moved has the same weights, and refuses x that is elsewhere.
 pub fn moved(device: &Device) -> Result<()> {
     for stored in STORED {
         let (on_cpu, _) = read(stored, &Device::Cpu)?;
         let there = on_cpu.to_device(device)?;
-        if on_host(&there)? != on_host(&on_cpu)? || on_host(&there.to_device(&Device::Cpu)?)? != on_host(&on_cpu)? {
-            bail!("{}: the weights are others elsewhere", stored.2);
+        let back = there.to_device(&Device::Cpu)?;
+        let expected = on_host(&on_cpu)?;
+        for weight in [on_host(&there)?, on_host(&back)?] {
+            if !are_the_same(&weight, &expected) {
+                bail!("{}: the weights are others elsewhere", stored.2);
+            }
         }
         let [_, k] = on_host(&on_cpu)?.shape();
         if !device.is_cpu() {

@@ -20,9 +20,16 @@ pub struct Model {
     pub template: Option<String>,
 }
 
-pub fn model(path: &Path, quantize: Option<Quantizer>, dtype: DType, device: &Device) -> Result<Model> {
+pub fn model(
+    path: &Path,
+    quantize: Option<Quantizer>,
+    wide_activations: bool,
+    dtype: DType,
+    device: &Device,
+) -> Result<Model> {
     if path.is_dir() {
-        folder(path, quantize, dtype, device)
+        let change = |config: Config| if wide_activations { config.with_wide_activations() } else { config };
+        folder(path, quantize, change, dtype, device)
     } else if quantize.is_some() {
         bail!("{}: the weights of a GGUF file stay as they are; --quantize is for a folder", path.display())
     } else {
@@ -42,7 +49,13 @@ fn gguf(path: &Path, dtype: DType, device: &Device) -> Result<Model> {
     Ok(Model { decoder: Decoder::from_gguf_in(&content, &mut file, dtype, device)?, tokenizer, template })
 }
 
-fn folder(path: &Path, quantize: Option<Quantizer>, dtype: DType, device: &Device) -> Result<Model> {
+fn folder(
+    path: &Path,
+    quantize: Option<Quantizer>,
+    change: impl FnOnce(Config) -> Config,
+    dtype: DType,
+    device: &Device,
+) -> Result<Model> {
     let read = |name: &str| {
         std::fs::read_to_string(path.join(name)).with_context(|| format!("cannot read {}", path.join(name).display()))
     };
@@ -59,6 +72,7 @@ fn folder(path: &Path, quantize: Option<Quantizer>, dtype: DType, device: &Devic
         }
         config = config.with_quantization(Quantization::Rounded(to));
     }
+    let config = change(config);
     let tokenizer = Tokenizer::from_file(path.join("tokenizer.json"))
         .map_err(|error| anyhow::anyhow!("{}: {error}", path.join("tokenizer.json").display()))?;
     let template = read("tokenizer_config.json")

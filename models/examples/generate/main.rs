@@ -58,6 +58,9 @@ struct Args {
     /// Rounds the weights of a folder in 16 or 32 bits as they are loaded; the head and the embedding stay as they are
     #[arg(long, value_enum)]
     quantize: Option<Quantize>,
+    /// Leaves activations as they come where config.json asks for 8 bits: more exact, and slower in long prompts
+    #[arg(long)]
+    wide_activations: bool,
     /// Type of what is not in blocks or few bits: f32, f16 or bf16; else bf16, and f32 on the CPU
     #[arg(long)]
     dtype: Option<DType>,
@@ -120,7 +123,7 @@ fn run(args: &Args) -> Result<()> {
     let dtype = args.dtype.unwrap_or(if device.is_cpu() { DType::F32 } else { DType::BF16 });
     let began = Instant::now();
     let load::Model { decoder, tokenizer, template } =
-        load::model(&args.model, args.quantize.map(Quantize::to), dtype, &device)?;
+        load::model(&args.model, args.quantize.map(Quantize::to), args.wide_activations, dtype, &device)?;
     candle_tilegemm::prepare(&device)?;
     let config = decoder.config();
     eprintln!(

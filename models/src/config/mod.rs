@@ -112,6 +112,16 @@ impl Config {
         Self { quantization, ..self }
     }
 
+    /// The same description with activations as they come, where stored weights ask for activations in 8 bits.
+    pub fn with_wide_activations(self) -> Self {
+        match self.quantization {
+            Quantization::Stored(stored) => {
+                Self { quantization: Quantization::Stored(stored.with_wide_activations()), ..self }
+            }
+            _ => self,
+        }
+    }
+
     /// The function of the gates, as the blocks name it.
     pub(crate) fn gate(&self) -> Result<GateFunction> {
         Ok(match self.activation {

@@ -2,13 +2,17 @@
 
 use crate::common::narrow::{Model, Stored, ALL};
 use crate::common::steps::Check;
-use crate::common::{builder_on, weights};
+use crate::common::{builder_on, difference, weights};
 use crate::families::agrees;
-use candle::{DType, Device, Result};
+use candle::{bail, DType, Device, Result, Tensor};
 use candle_tilegemm::nn::narrow::Quantizer;
-use candle_tilegemm_models::{Decoder, Quantization};
+use candle_tilegemm_models::{Cache, Config, Decoder, Quantization};
 
-pub const CHECKS: [(&str, Check); 2] = [("narrow_checkpoints", checkpoints), ("weights_rounded_at_load", rounded)];
+pub const CHECKS: [(&str, Check); 3] = [
+    ("narrow_checkpoints", checkpoints),
+    ("narrow_activations_in_8_bits", in_8_bits),
+    ("weights_rounded_at_load", rounded),
+];
 
 /// All experts of a layer: which ones a token chooses may hang on a rounding.
 const MOE: &str =
@@ -24,9 +28,31 @@ fn checkpoints(device: &Device) -> Result<()> {
     ];
     for (i, (family, more, stored)) in llamas.into_iter().chain(others).enumerate() {
         let model = Model::new(family, more, stored, 30 + i as u64)?;
-        let decoder = Decoder::load(&model.config, model.builder(DType::BF16, device)?)?;
+        let config = model.config.clone().with_wide_activations();
+        let decoder = Decoder::load(&config, model.builder(DType::BF16, device)?)?;
         let truth = Decoder::load(&model.plain, builder_on(&model.numbers, DType::F32, &Device::Cpu)?)?;
         agrees(&format!("{family}, {stored:?}"), &decoder, &truth, device)?;
+    }
+    Ok(())
+}
+
+/// Logits are nearer to those of the CPU with activations in 8 bits than to those with activations as they come. They are not the same: a number of bf16 may have
+/// another neighbour in 8 bits than the number of f32 that it comes from.
+fn in_8_bits(device: &Device) -> Result<()> {
+    let model = Model::new("llama", "", Stored::Fp8Tensor, 52)?;
+    let tokens: Vec<u32> = (0..40).map(|i| i * 7 % 50).collect();
+    let logits = |config: &Config, dtype, device: &Device| -> Result<Tensor> {
+        let decoder = Decoder::load(config, model.builder(dtype, device)?)?;
+        decoder.prefill(0, &tokens, &mut Cache::new(&decoder, 1)?)?.to_device(&Device::Cpu)
+    };
+    let ours = logits(&model.config, DType::BF16, device)?;
+    let of_cpu = logits(&model.config, DType::F32, &Device::Cpu)?;
+    let as_they_come = logits(&model.config.clone().with_wide_activations(), DType::F32, &Device::Cpu)?;
+    let [near, far] = [difference(&ours, &of_cpu)?, difference(&ours, &as_they_come)?];
+    // Others have no such products, and multiply by x as it comes.
+    let rounds = candle_tilegemm::launch::device_info(0)?.capability / 10 == 9;
+    if near > 0.7 * far && rounds {
+        bail!("{near:e} from activations in 8 bits, {far:e} from activations as they come");
     }
     Ok(())
 }

@@ -131,6 +131,34 @@ pub(in crate::candle) fn gather(device: &CudaDevice, x: Matrix, columns: &Tensor
     })
 }
 
+/// Rows of x in codes of one byte, i8 or e4m3, whose rows are `codes`, with factors of blocks at these steps, or else of rows.
+#[cfg(feature = "narrow")]
+pub(in crate::candle) fn quantise(
+    device: &CudaDevice,
+    x: Matrix,
+    [codes, factors]: [&Tensor; 2],
+    code_format: Format,
+    block_step: Option<usize>,
+) -> Result<()> {
+    let codes_stride = codes.dims2()?.1 as i64;
+    with(device, [Read(Some(x.tensor)), Write(Some(codes)), Write(Some(factors))], |[at_x, codes, factors], stream| {
+        let quantise = layer::Quantise {
+            x: rows(x, at_x),
+            codes: Rows::new(codes, codes_stride),
+            factors: factors.cast(),
+            row_step: 1,
+            block_step: block_step.unwrap_or(0) as i64,
+            rows: x.rows,
+            columns: x.columns,
+            kind: if block_step.is_some() { layer::Factors::Blocks } else { layer::Factors::Rows },
+            format: format(x.tensor.dtype()),
+            code_format,
+        };
+        // SAFETY: as in `rms_norm`.
+        unsafe { quantise.launch(stream) }
+    })
+}
+
 pub(in crate::candle) fn gate(
     device: &CudaDevice,
     x: Matrix,

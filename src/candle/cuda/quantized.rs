@@ -78,9 +78,19 @@ impl Weights<'_> {
     }
 }
 
+/// Codes of x, whose factors are those of `scale`.
+#[derive(Clone, Copy)]
+pub(in crate::candle) struct NarrowX<'a> {
+    pub format: Format,
+    pub scale: Scale,
+    pub factors: &'a Tensor,
+}
+
 /// The operands of `activation(x @ weight^T + bias) + c`, or `* c` with `gates_c`: checked, in the type of x.
 pub(in crate::candle) struct Operands<'a> {
     pub x: Rows<'a>,
+    /// What x is, where it is not in the type of the result.
+    pub narrow_x: Option<NarrowX<'a>>,
     pub weight: Weights<'a>,
     pub bias: Option<&'a Tensor>,
     pub c: Option<Rows<'a>>,
@@ -96,18 +106,21 @@ pub(in crate::candle) struct Product<'a> {
     pub activation: Activation,
 }
 
-/// The tensors of a product: x, bias, C and D, and of narrow weights codes, factors and zeros.
-const TENSORS: usize = 7;
+/// The tensors of a product: x, its factors, bias, C and D, and of narrow weights codes, factors and zeros.
+const TENSORS: usize = 8;
 
 impl Product<'_> {
     fn problem(&self) -> Result<Problem> {
         let of = &self.of;
-        let a = number_format(of.x.tensor.dtype())?;
+        let d = number_format(of.out.tensor.dtype())?;
         let (n, k) = of.weight.sizes()?;
-        let problem = of.weight.of(Problem::dense(of.x.rows, n, k, 1, Layout::NT, a));
+        let problem = of.weight.of(Problem::dense(of.x.rows, n, k, 1, Layout::NT, d));
         Ok(problem.with(|problem| {
-            let at = |rows: Rows| Operand::row_major(a, rows.stride, [0, 0]);
+            let at = |rows: Rows| Operand::row_major(d, rows.stride, [0, 0]);
             (problem.a, problem.d) = (at(of.x), at(of.out));
+            if let Some(x) = of.narrow_x {
+                (problem.a.format, problem.a.scale) = (x.format, Some(x.scale));
+            }
             let mut epilogue = Epilogue::new(problem.epilogue.alpha(), if of.c.is_some() { 1.0 } else { 0.0 });
             (epilogue.bias, epilogue.activation) = (of.bias.map(|_| BiasAxis::N), self.activation);
             (epilogue.c, epilogue.gates_c, epilogue.in_place) = (of.c.map(at), of.gates_c, of.in_place);
@@ -119,15 +132,19 @@ impl Product<'_> {
         let of = &self.of;
         let [codes, factors, zeros] = of.weight.tensors();
         let [x, d] = [Read(Some(of.x.tensor)), Write(Some(of.out.tensor))];
-        [x, Read(of.bias), Read(of.c.map(|c| c.tensor)), d, codes, factors, zeros]
+        let of_x = Read(of.narrow_x.map(|x| x.factors));
+        [x, of_x, Read(of.bias), Read(of.c.map(|c| c.tensor)), d, codes, factors, zeros]
     }
 }
 
 /// The problem and the pointers at these addresses of the tensors, and of blocks.
 fn at(problem: Problem, addresses: &[*mut c_void], blocks: Option<*const u8>) -> (Problem, Pointers) {
-    let &[x, bias, c, d, codes, factors, zeros] = addresses else { unreachable!("a product has {TENSORS} tensors") };
+    let &[x, of_x, bias, c, d, codes, factors, zeros] = addresses else {
+        unreachable!("a product has {TENSORS} tensors")
+    };
     let w = blocks.map_or(codes, |blocks| blocks.cast_mut().cast());
-    let pointers = Pointers::new(x, w, d).with_c(c).with_bias(bias).with_scale_of_b(factors, zeros);
+    let pointers = Pointers::new(x, w, d).with_c(c).with_bias(bias);
+    let pointers = pointers.with_scale_of_a(of_x).with_scale_of_b(factors, zeros);
     (placed(problem, [x, w, c, d]), pointers)
 }
 

@@ -205,6 +205,7 @@ impl QLinear {
         };
         let of = Operands {
             x: BLOCK.rows("x", x, k)?,
+            narrow_x: None,
             weight: Weights::Blocks(weight, b),
             bias: self.bias.as_ref(),
             c: beside.tensor().map(|c| BLOCK.rows(beside.name(), c, n)).transpose()?,

@@ -59,6 +59,11 @@ fn what_is_not_finite_stays_so() {
 }
 
 #[test]
+fn activations_are_rounded_to_8_bits() {
+    shared::eight_bits(&Device::Cpu, true).unwrap();
+}
+
+#[test]
 fn layers_are_moved() {
     shared::moved(&Device::Cpu).unwrap();
 }

@@ -145,6 +145,11 @@ impl DeviceWeight {
         self.kind
     }
 
+    /// Rows and columns that share a factor.
+    pub(super) fn shared(&self) -> [usize; 2] {
+        self.shared
+    }
+
     /// The factor of all weights.
     pub fn alpha(&self) -> f32 {
         self.alpha

@@ -1,13 +1,14 @@
 //! A layer with narrow weights.
 
 use super::device::{DeviceWeight, Placed};
+use super::eight_bits::EightBits;
 use super::floats;
 use super::quantize::Quantizer;
 use super::scheme::Activations;
 use super::tensors::Array;
 use super::weight::QuantWeight;
 #[cfg(feature = "cuda")]
-use crate::candle::cuda::quantized::{self, Operands, Product, Weights};
+use crate::candle::cuda::quantized::{self, NarrowX, Operands, Product, Weights};
 use crate::candle::nn::beside::Beside;
 use crate::candle::nn::Linear;
 use crate::candle::numbers::put;
@@ -22,11 +23,15 @@ const BLOCK: Block = Block("QuantLinear");
 
 /// `activation(x @ weight^T + bias)` with weights in a few bits, or as they come where a config leaves a module as it is.
 ///
-/// Inputs are in f32, bf16 or f16, of any rank and strides, and the result has the input's type; bias and residual have it, too. Activations are not quantised. Sums
-/// and epilogue are in f32, and the result is rounded once.
+/// Inputs are in f32, bf16 or f16, of any rank and strides, and the result has the input's type; bias and residual have it, too. Sums and epilogue are in f32, and the
+/// result is rounded once.
 ///
 /// On the CPU each call dequantises the weights, which count as the f32 numbers that [`QuantWeight::dequantize`] gives. On a GPU (feature `narrow`) the weights are
 /// in memory there and nowhere else; a kernel may round a weight to 16 bits, and activations in f32 to bf16.
+///
+/// Where a config asks for it ([`Activations::Dynamic`]), activations are rounded to 8 bits first (W8A8): on the CPU, and on Hopper with the features `narrow` and
+/// `layers`, beside fp8 with one factor, one for each row or one for each block of 128 x 128, and beside int8 without zero points and with one factor or one for each
+/// row. A row of x has a factor, or 128 numbers of it beside blocks: the largest magnitude / 448, or / 127. Elsewhere they stay as they come.
 ///
 /// ```
 /// use candle::{Device, Module, Tensor};
@@ -90,7 +95,7 @@ impl QuantLinear {
     pub fn to_device(&self, device: &Device) -> Result<Self> {
         let weight = match &self.weight {
             Weight::Plain(weight) => Weight::Plain(weight.to_device(device)?),
-            Weight::Narrow(weight) => Weight::Narrow(weight.to_device(device)?),
+            Weight::Narrow(weight) => Weight::Narrow(weight.with_factors_of_8_bits().to_device(device)?),
         };
         let bias = self.bias.as_ref().map(|bias| bias.to_device(device)).transpose()?;
         Ok(Self { weight, bias, ..self.clone() })
@@ -129,7 +134,7 @@ impl QuantLinear {
         self
     }
 
-    /// The same layer with another leave for quantised activations, of which no product makes use yet.
+    /// The same layer with activations in 8 bits ([`Activations::Dynamic`]) or as they come.
     pub fn with_activations(mut self, activations: Activations) -> Self {
         self.activations = activations;
         self
@@ -197,7 +202,7 @@ impl QuantLinear {
         self.bias.as_ref()
     }
 
-    /// Whether a config allows quantised activations.
+    /// What becomes of activations, by the config.
     pub fn activations(&self) -> Activations {
         self.activations
     }
@@ -221,7 +226,7 @@ impl QuantLinear {
     /// [`forward`](Module::forward) into a tensor of the result's shape, in the type of x, whose rows may be apart.
     ///
     /// On a GPU it copies nothing from the host, and is legal in a capture after [`prepare`](crate::prepare). It allocates nothing, but for weights in an order of
-    /// columns, which take a copy of x: in a captured graph, of the graph's memory. In captures these need the feature `layers`.
+    /// columns and activations in 8 bits, which take a copy of x: in a captured graph, of the graph's memory. In captures the former need the feature `layers`.
     ///
     /// # Errors
     /// As for `forward`; a tensor that does not fit or shares memory with x; tensors that track gradients.
@@ -299,7 +304,10 @@ impl QuantLinear {
         let bias = self.bias.as_ref().map(wide).transpose()?;
         let c = beside.tensor().map(wide).transpose()?;
         let of = Self { bias, ..self.clone() };
-        of.gemm(beside.with(c.as_ref())).forward(&wide(x)?, &weight.to_tensor()?.t()?)?.to_dtype(x.dtype())
+        let (wide_x, [_, k]) = (wide(x)?, weight.shape());
+        let eight_bits = EightBits::beside(self.activations, weight);
+        let x_of_product = eight_bits.map_or(Ok(wide_x.clone()), |eight_bits| eight_bits.round(&wide_x, k))?;
+        of.gemm(beside.with(c.as_ref())).forward(&x_of_product, &weight.to_tensor()?.t()?)?.to_dtype(x.dtype())
     }
 
     /// The product of operands that fit, on the weights' device. `in_place`: the result is the tensor beside.
@@ -311,8 +319,12 @@ impl QuantLinear {
         }
         let [n, k] = weight.shape();
         let x = weight.gathered(x)?;
+        let x = BLOCK.rows("x", &x, k)?;
+        let rounded =
+            EightBits::beside_device(self.activations, weight).map(|of| of.on_device(x)).transpose()?.flatten();
         let of = Operands {
-            x: BLOCK.rows("x", &x, k)?,
+            x: rounded.as_ref().map_or(x, |rounded| rounded.rows(k)),
+            narrow_x: rounded.as_ref().map(|of| NarrowX { format: of.format, scale: of.scale, factors: &of.factors }),
             weight: Weights::Narrow(weight.operand()),
             bias: self.bias.as_ref(),
             c: beside.tensor().map(|c| BLOCK.rows(beside.name(), c, n)).transpose()?,

@@ -24,6 +24,7 @@ mod codes;
 mod compressed;
 mod config;
 mod device;
+mod eight_bits;
 #[cfg(any(feature = "experts", test))]
 mod expert_steps;
 mod experts;

@@ -134,4 +134,14 @@ impl Scheme {
             _ => Activations::Wide,
         }
     }
+
+    /// The same weights beside activations as they come.
+    pub(super) fn with_wide_activations(mut self) -> Self {
+        match &mut self {
+            Self::Fp8(scheme) => scheme.activations = Activations::Wide,
+            Self::Packed(scheme) | Self::Int8(scheme) => scheme.activations = Activations::Wide,
+            _ => {}
+        }
+        self
+    }
 }

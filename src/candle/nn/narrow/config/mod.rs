@@ -32,6 +32,7 @@ use serde_json::Value;
 pub struct QuantizationConfig {
     method: Option<String>,
     rules: Rules,
+    has_wide_activations: bool,
 }
 
 impl QuantizationConfig {
@@ -82,7 +83,7 @@ impl QuantizationConfig {
                 "quantization_config: quant_method is {other}; expected fp8, gptq, awq, compressed-tensors, mxfp4 or modelopt"
             ),
         }?;
-        Ok(Self { method: Some(method.into()), rules })
+        Ok(Self { method: Some(method.into()), rules, has_wide_activations: false })
     }
 
     /// The name of the method; none where the config has no `quantization_config`.
@@ -92,7 +93,17 @@ impl QuantizationConfig {
 
     /// What the weights of the module with this path are, such as `model.layers.0.mlp.up_proj`.
     pub fn scheme(&self, path: &str) -> Scheme {
-        self.rules.scheme(path)
+        let scheme = self.rules.scheme(path);
+        if self.has_wide_activations {
+            scheme.with_wide_activations()
+        } else {
+            scheme
+        }
+    }
+
+    /// The same config with activations as they come (W8A16), where the file asks for activations in 8 bits.
+    pub fn with_wide_activations(self) -> Self {
+        Self { has_wide_activations: true, ..self }
     }
 }
 
