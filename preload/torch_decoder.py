@@ -3,7 +3,8 @@
 
 usage: torch_decoder.py [--model NAME] [--arms plain,compiled] [--prefill 128,...] [--context 128,...] [--sequences 1,...] [--budget S] [--json FILE] [--beside RECORD]
 
-Random weights in bf16. `plain` is PyTorch's own kernels, `compiled` the same by torch.compile, layer by layer; steps of both, over a static cache, and prompts are
+Random weights in bf16; in the layers of `-fp8-dynamic` in fp8 with a factor for each row, beside activations that are rounded to fp8 (`_scaled_mm`), of `-w4a16` in 4 bits
+in groups of 128 (`_weight_int4pack_mm`): both need a GPU. `plain` is PyTorch's own kernels, `compiled` the same by torch.compile, layer by layer; steps of both, over a static cache, and prompts are
 replayed from a CUDA graph. torch.compile takes minutes for all cases; `--arms plain` leaves it out. --budget: no case starts after so many seconds. --beside: a record of
 `tilegemm bench --decoder`, whose arms are printed and written with these.
 """
@@ -33,10 +34,14 @@ class Size:
     tied: bool = False
     experts: int = 0
     per_token: int = 0
+    format: str = "bf16"
 
 
+LLAMA_8B = [32, 4096, 32, 8, 128, 14336, 128256, 5e5]
 SIZES = {
-    "llama3-8b": Size(32, 4096, 32, 8, 128, 14336, 128256, 5e5),
+    "llama3-8b": Size(*LLAMA_8B),
+    "llama3-8b-fp8-dynamic": Size(*LLAMA_8B, format="fp8"),
+    "llama3-8b-w4a16": Size(*LLAMA_8B, format="int4"),
     "llama3-1b": Size(16, 2048, 32, 8, 64, 8192, 128256, 5e5, tied=True),
     "qwen3-30b-a3b": Size(48, 2048, 32, 4, 128, 768, 151936, 1e6, 1e-6, experts=128, per_token=8),
     "smollm2-135m": Size(30, 576, 9, 3, 64, 1536, 49152, 1e5, tied=True),
@@ -45,6 +50,8 @@ SIZES = {
 }
 # Positions after a context that a static cache has.
 ROOM = 64
+# Numbers of a row that share a factor in 4 bits.
+GROUP = 128
 # Steps of a sample: a program launches one while the one before runs.
 STEPS = 8
 
@@ -80,14 +87,14 @@ class Decoder:
         self.head = self.embedding if size.tied else self.weight(size.vocabulary, size.hidden)
         self.layers = []
         for _ in range(size.layers):
-            layer = {"qkv": self.weight(sum(self.parts), size.hidden), "o": self.weight(size.hidden, queries)}
+            layer = {"qkv": self.narrow(sum(self.parts), size.hidden), "o": self.narrow(size.hidden, queries)}
             if size.experts:
                 layer["router"] = self.weight(size.experts, size.hidden)
                 layer["gate_up"] = self.weight(size.experts, 2 * size.inner, size.hidden)
                 layer["down"] = self.weight(size.experts, size.hidden, size.inner)
             else:
-                layer["gate_up"] = self.weight(2 * size.inner, size.hidden)
-                layer["down"] = self.weight(size.hidden, size.inner)
+                layer["gate_up"] = self.narrow(2 * size.inner, size.hidden)
+                layer["down"] = self.narrow(size.hidden, size.inner)
             self.layers.append(layer)
         self.ones = torch.ones(size.hidden, device=device, dtype=self.dtype)
         self.ones_of_head = torch.ones(size.head, device=device, dtype=self.dtype)
@@ -97,6 +104,31 @@ class Decoder:
 
     def weight(self, *shape):
         return self.torch.empty(*shape, device=self.device, dtype=self.dtype).normal_(0, shape[-1] ** -0.5)
+
+    def narrow(self, rows, columns):
+        """A weight of a layer, in the layers' format: codes and factors, or a weight."""
+        torch = self.torch
+        if self.size.format == "bf16":
+            return self.weight(rows, columns)
+        if self.size.format == "fp8":
+            codes = (4 * self.weight(rows, columns) * columns**0.5).to(torch.float8_e4m3fn)
+            return codes, torch.full((1, rows), columns**-0.5 / 4, device=self.device)
+        codes = torch.randint(0, 256, (rows, columns // 2), device=self.device, dtype=torch.uint8)
+        factors = torch.full((columns // GROUP, rows, 2), columns**-0.5 / 4.6, device=self.device, dtype=self.dtype)
+        factors[..., 1] = 0
+        return torch._convert_weight_to_int4pack(codes, 8), factors
+
+    def product(self, x, weight):
+        """x: (rows, columns)"""
+        torch = self.torch
+        if self.size.format == "bf16":
+            return x @ weight.t()
+        codes, factors = weight
+        if self.size.format == "int4":
+            return torch._weight_int4pack_mm(x, codes, GROUP, factors)
+        scale = (x.abs().amax(-1, keepdim=True).float() / 448).clamp(min=1e-12)
+        rounded = (x.float() / scale).to(torch.float8_e4m3fn)
+        return torch._scaled_mm(rounded, codes.t(), scale, factors, out_dtype=self.dtype, use_fast_accum=True)
 
     def norm(self, x):
         return self.torch.nn.functional.rms_norm(x, (self.size.hidden,), self.ones, self.size.eps)
@@ -116,7 +148,7 @@ class Decoder:
         """x: (rows, hidden)"""
         size, torch = self.size, self.torch
         if not size.experts:
-            return self.gated(x @ layer["gate_up"].t()) @ layer["down"].t()
+            return self.product(self.gated(self.product(x, layer["gate_up"])), layer["down"])
         shares, chosen = (x @ layer["router"].t()).float().softmax(-1).topk(size.per_token, -1)
         shares = (shares / shares.sum(-1, keepdim=True)).to(self.dtype)
         if len(x) == 1:
@@ -138,7 +170,7 @@ class Decoder:
         the rows are of sequences, all at `position`, and `mask` hides what lies behind it; else they are one sequence's prompt."""
         attention = self.torch.nn.functional.scaled_dot_product_attention
         x = x + more
-        q, k, v = (part.unflatten(-1, (-1, self.size.head)) for part in (self.norm(x) @ weights["qkv"].t()).split(self.parts, -1))
+        q, k, v = (part.unflatten(-1, (-1, self.size.head)) for part in self.product(self.norm(x), weights["qkv"]).split(self.parts, -1))
         q, k = self.turned(q, cos, sin), self.turned(k, cos, sin)
         if cache is None:
             q, k, v = (part.transpose(0, 1)[None] for part in (q, k, v))
@@ -148,7 +180,7 @@ class Decoder:
             keys.index_copy_(2, position, k[:, :, None])
             values.index_copy_(2, position, v[:, :, None])
             seen = attention(q[:, :, None], keys, values, attn_mask=mask, enable_gqa=True)[:, :, 0]
-        x = x + seen.flatten(-2) @ weights["o"].t()
+        x = x + self.product(seen.flatten(-2), weights["o"])
         return x, self.feed_forward(weights, self.norm(x))
 
     def last(self, x, more):
@@ -285,7 +317,7 @@ class Bench:
             "schema": SCHEMA,
             "gpu": gpu,
             "model": self.arguments.model,
-            "weights": f"random weights in {'bf16' if self.device == 'cuda' else 'f32'}",
+            "weights": f"random weights in {self.size.format if self.device == 'cuda' else 'f32'}",
             "weights_gb": self.gigabytes(),
             "starts": self.starts,
             "prefill": [{"tokens": tokens, "arms": arms} for tokens, arms in self.prefill.items()],
@@ -300,7 +332,8 @@ class Bench:
         """What a step of one sequence reads of the weights."""
         size, layer = self.size, self.decoder.layers[0]
         share = size.per_token / size.experts if size.experts else 1
-        of_layer = sum(weight.nbytes * (share if weight.dim() == 3 else 1) for weight in layer.values())
+        tensors = [tensor for weight in layer.values() for tensor in (weight if isinstance(weight, tuple) else [weight])]
+        of_layer = sum(tensor.nbytes * (share if size.experts and tensor.dim() == 3 else 1) for tensor in tensors)
         return (size.layers * of_layer + self.decoder.head.nbytes) / 1e9
 
 

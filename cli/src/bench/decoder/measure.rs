@@ -126,6 +126,10 @@ impl Bench<'_> {
     }
 
     fn stock(&mut self) -> Result {
+        if matches!(self.size.weights, Weights::Narrow(_)) {
+            self.leave_out(STOCK, "candle-transformers reads no such weights; --decoder llama3-8b has it in bf16");
+            return Ok(());
+        }
         let has_experts = self.size.experts.is_some();
         if cfg!(feature = "interpose-kernels") && (has_experts || self.size.weights != Weights::Dense) {
             self.leave_out(STOCK, "this build has our kernels in candle's place; build it without interpose-kernels");

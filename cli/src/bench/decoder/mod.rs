@@ -9,6 +9,8 @@ mod blocks;
 #[cfg(feature = "models")]
 mod measure;
 #[cfg(feature = "models")]
+mod narrow;
+#[cfg(feature = "models")]
 mod ours;
 #[cfg(feature = "models")]
 mod pool;

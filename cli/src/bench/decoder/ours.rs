@@ -1,6 +1,7 @@
 //! Our decoder: steps launched by the host, and steps captured as graphs.
 
 use super::blocks;
+use super::narrow::Checkpoint;
 use super::pool::Pool;
 use super::record::CAPTURED;
 use super::size::{Size, Weights};
@@ -29,6 +30,11 @@ impl Ours {
             Weights::Dense => {
                 let pool = Pool::new(dtype(device), device)?;
                 let builder = VarBuilder::from_backend(Box::new(pool), dtype(device), device.clone());
+                Decoder::load(&size.config()?, builder)?
+            }
+            Weights::Narrow(format) => {
+                let checkpoint = Checkpoint::new(size, format, Pool::new(dtype(device), device)?);
+                let builder = VarBuilder::from_backend(Box::new(checkpoint), dtype(device), device.clone());
                 Decoder::load(&size.config()?, builder)?
             }
             _ => {

@@ -1,7 +1,7 @@
 //! What a step and a prompt take at least: bytes, and operations of products.
 
 use super::record::Limits;
-use super::size::{Matrix, Size};
+use super::size::{Matrix, Size, Weights};
 use candle::quantized::GgmlDType;
 
 impl Limits {
@@ -23,7 +23,11 @@ impl Limits {
 /// Bytes of the weights that `rows` tokens need, each for itself: those of the layers, of the experts that they choose if each is as probable, and of the head.
 /// `dense`: bytes of a number of dense weights.
 pub fn step_bytes(size: &Size, rows: usize, dense: f64) -> f64 {
-    let bytes = |matrix: &Matrix| (matrix.rows * matrix.columns) as f64 * of_number(matrix.format, dense);
+    let of_matrix = |matrix: &Matrix| match size.weights {
+        Weights::Narrow(narrow) => narrow.bytes(matrix.columns),
+        _ => of_number(matrix.format, dense),
+    };
+    let bytes = |matrix: &Matrix| (matrix.rows * matrix.columns) as f64 * of_matrix(matrix);
     let layer = |layer: usize| -> f64 {
         let matrices = size.matrices(layer);
         match size.experts {

@@ -1,6 +1,7 @@
 //! The decoders that are measured: sizes of published models.
 
 use super::super::shapes;
+use super::narrow::GROUP;
 use candle::quantized::GgmlDType;
 use candle_tilegemm_models::Config;
 use candle_transformers::models::{llama, qwen3_moe};
@@ -43,6 +44,47 @@ pub enum Weights {
     Q4KM,
     /// Q4_1, and Q8_0 for the embedding.
     Q4_1,
+    /// As compressed-tensors has them; embedding and head as in `Dense`.
+    Narrow(Narrow),
+}
+
+/// Formats of checkpoints with narrow weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Narrow {
+    /// A factor for each row. `dynamic`: activations are rounded, too.
+    Fp8 { dynamic: bool },
+    /// 4 bits in groups of 128.
+    Int4,
+}
+
+impl Narrow {
+    /// The description of config.json.
+    fn json(self) -> String {
+        let (format, weights, activations) = match self {
+            Self::Fp8 { dynamic } => {
+                let activations =
+                    r#"{"num_bits": 8, "type": "float", "strategy": "token", "dynamic": true, "symmetric": true}"#;
+                let weights = r#""num_bits": 8, "type": "float", "strategy": "channel""#.to_string();
+                ("float-quantized", weights, if dynamic { activations } else { "null" })
+            }
+            Self::Int4 => {
+                let weights = format!(r#""num_bits": 4, "type": "int", "strategy": "group", "group_size": {GROUP}"#);
+                ("pack-quantized", weights, "null")
+            }
+        };
+        format!(
+            r#", "quantization_config": {{"quant_method": "compressed-tensors", "format": "{format}", "ignore": ["lm_head"], "config_groups":
+            {{"group_0": {{"targets": ["Linear"], "weights": {{{weights}, "symmetric": true}}, "input_activations": {activations}}}}}}}"#
+        )
+    }
+
+    /// Bytes of a weight and its share of factors.
+    pub fn bytes(self, columns: usize) -> f64 {
+        match self {
+            Self::Fp8 { .. } => 1.0 + 4.0 / columns as f64,
+            Self::Int4 => 0.5 + 2.0 / GROUP as f64,
+        }
+    }
 }
 
 /// A matrix of a layer, by llama.cpp's name.
@@ -57,14 +99,22 @@ impl Size {
     /// The sizes of a name of `--decoder`.
     pub fn by_name(name: &str) -> Option<Self> {
         let q4_k_m = |size| Self { weights: Weights::Q4KM, ..size };
+        let narrow = |size, narrow| Self { weights: Weights::Narrow(narrow), ..size };
+        let tiny = || Self { positions: 256, ..Self::llama(shapes::tiny()) };
         Some(match name {
             "llama3-8b" => Self::llama(shapes::llama_8b()),
             "llama3-8b-q4_k_m" => q4_k_m(Self::llama(shapes::llama_8b())),
+            "llama3-8b-fp8" => narrow(Self::llama(shapes::llama_8b()), Narrow::Fp8 { dynamic: false }),
+            "llama3-8b-fp8-dynamic" => narrow(Self::llama(shapes::llama_8b()), Narrow::Fp8 { dynamic: true }),
+            "llama3-8b-w4a16" => narrow(Self::llama(shapes::llama_8b()), Narrow::Int4),
             "llama3-1b" => Self::llama(shapes::llama_1b()),
             "qwen3-30b-a3b" => qwen3_30b_a3b(),
             "smollm2-135m" => smollm2_135m(),
             "smollm2-135m-q4_1" => Self { weights: Weights::Q4_1, ..smollm2_135m() },
-            "tiny" => Self { positions: 256, ..Self::llama(shapes::tiny()) },
+            "tiny" => tiny(),
+            "tiny-fp8" => narrow(tiny(), Narrow::Fp8 { dynamic: false }),
+            "tiny-fp8-dynamic" => narrow(tiny(), Narrow::Fp8 { dynamic: true }),
+            "tiny-w4a16" => narrow(tiny(), Narrow::Int4),
             // Rows are whole blocks of 256 numbers.
             "tiny-q4_k_m" => {
                 q4_k_m(Self { hidden: 256, head: 64, inner: 512, positions: 256, ..Self::llama(shapes::tiny()) })
@@ -105,7 +155,7 @@ impl Size {
         format!(
             r#"{{"model_type": "{family}", {experts} "vocab_size": {}, "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": {},
             "num_attention_heads": {}, "num_key_value_heads": {}, "max_position_embeddings": {}, "rms_norm_eps": {:e}, "rope_theta": {:.1},
-            "tie_word_embeddings": {}}}"#,
+            "tie_word_embeddings": {}{}}}"#,
             self.vocabulary,
             self.hidden,
             self.inner,
@@ -115,7 +165,11 @@ impl Size {
             self.positions,
             self.eps,
             self.rope_base,
-            self.tied
+            self.tied,
+            match self.weights {
+                Weights::Narrow(narrow) => narrow.json(),
+                _ => String::new(),
+            }
         )
     }
 
@@ -145,13 +199,16 @@ impl Size {
             Weights::Dense => "bf16",
             Weights::Q4KM => "Q4_K_M",
             Weights::Q4_1 => "Q4_1",
+            Weights::Narrow(Narrow::Fp8 { dynamic: false }) => "fp8 (W8A16)",
+            Weights::Narrow(Narrow::Fp8 { dynamic: true }) => "fp8 (W8A8)",
+            Weights::Narrow(Narrow::Int4) => "4 bits in groups of 128 (W4A16)",
         }
     }
 
     /// The format of the rows of tokens, and of a head of its own.
     pub fn tables(&self) -> [GgmlDType; 2] {
         match self.weights {
-            Weights::Dense => [GgmlDType::BF16; 2],
+            Weights::Dense | Weights::Narrow(_) => [GgmlDType::BF16; 2],
             Weights::Q4KM => [GgmlDType::Q4K, GgmlDType::Q6K],
             Weights::Q4_1 => [GgmlDType::Q8_0; 2],
         }
@@ -160,7 +217,7 @@ impl Size {
     /// The matrices of a layer without experts.
     pub fn matrices(&self, layer: usize) -> Vec<Matrix> {
         let (plain, better) = match self.weights {
-            Weights::Dense => (GgmlDType::BF16, GgmlDType::BF16),
+            Weights::Dense | Weights::Narrow(_) => (GgmlDType::BF16, GgmlDType::BF16),
             Weights::Q4_1 => (GgmlDType::Q4_1, GgmlDType::Q4_1),
             Weights::Q4KM => (GgmlDType::Q4K, self.better(layer)),
         };

@@ -75,7 +75,7 @@ impl Stock {
     /// The longest sequence that a model of this size takes.
     pub fn longest(size: &Size) -> usize {
         match size.weights {
-            Weights::Dense => size.positions,
+            Weights::Dense | Weights::Narrow(_) => size.positions,
             _ => quantized_llama::MAX_SEQ_LEN.min(size.positions),
         }
     }

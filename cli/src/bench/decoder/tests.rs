@@ -72,6 +72,25 @@ fn tiny_decoders_give_a_full_report() {
     }
 }
 
+/// Checkpoints with narrow weights: ours alone, whose logits with activations in 8 bits are others.
+#[test]
+fn narrow_decoders_are_measured() {
+    let stop = AtomicBool::new(false);
+    for (model, format, bytes_of_a_weight) in
+        [("tiny-fp8", "fp8 (W8A16)", 1.0), ("tiny-fp8-dynamic", "fp8 (W8A8)", 1.0), ("tiny-w4a16", "(W4A16)", 0.5)]
+    {
+        let report = measured(&options(model, &stop));
+        assert!(report.weights.ends_with(format), "{}", report.weights);
+        assert!(report.starts.keys().eq([OURS]) && !report.is_bad(), "{:?} {:?}", report.wrong, report.left_out);
+        assert!(report.left_out[STOCK].contains("reads no such weights"));
+        assert_eq!(report.decode.len(), 2);
+        let (size, dense) = (Size::by_name(model).unwrap(), Size::by_name("tiny").unwrap());
+        let head = (size.vocabulary * size.hidden) as f64 * 2.0;
+        let share = (step_bytes(&size, 1, 2.0) - head) / (step_bytes(&dense, 1, 2.0) - head);
+        assert!((share * 2.0 / bytes_of_a_weight - 1.0).abs() < 0.05, "{model}: {share}");
+    }
+}
+
 #[test]
 fn what_has_no_time_is_named() {
     let stop = AtomicBool::new(false);
