@@ -54,7 +54,7 @@ pub mod blocks {
 
 /// Suites.
 pub mod suite {
-    pub use crate::suite::{parse, to_toml, Distribution, Lines, Shape, ShapeEpilogue, ShapeGroups, Size};
+    pub use crate::suite::{parse, to_toml, Distribution, Lines, Shape, ShapeEpilogue, ShapeGroups, Shared, Size};
     /// The suite that ships.
     pub const SHIPPED: &str = include_str!("../benches/suite.toml");
 }

@@ -11,6 +11,10 @@
 //! layout = "nt"                # nn, nt, tn or tt, the row-major way
 //! dtype = "bf16"               # A and B: f16, bf16, f32 or f64
 //! b = "q4k"                    # B, where B has blocks of a GGUF file, along K: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k or q6k
+//! b = "u4"                     # or B of narrow weights: f8e4m3, u4, u8, i8 or f4e2m1; `dtype = "f8e4m3"` or "i8" are activations in 8 bits, beside the same weights
+//! scale = "g128"               # the factors of narrow weights: tensor, row, g128 or 128x128; those of checkpoints unless given
+//! zeros = true                 # zeros beside the factors (u4 and u8)
+//! fast = true                  # sums of fp8 may be the tensor cores' over all of K
 //! out = "f32"                  # D, C and the bias; like A unless given
 //! b_batch_stride = 0           # elements between matrices of the batch; dense unless given, 0 broadcasts; also a_batch_stride
 //! a_stride = 4100              # elements between lines of A, rows or columns, whichever are contiguous; dense unless given; also b_stride
@@ -33,9 +37,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use toml::Spanned;
 
+mod factors;
 mod groups;
 mod size;
 
+pub use factors::Shared;
 pub use groups::{Distribution, ShapeGroups};
 pub use size::Size;
 use size::STRIDES;
@@ -63,9 +69,18 @@ pub struct Shape {
     /// The format of A and B.
     #[serde(deserialize_with = "dtype")]
     pub dtype: Format,
-    /// The format of B, where B has blocks.
-    #[serde(default, deserialize_with = "blocks", skip_serializing_if = "Option::is_none")]
+    /// The format of B, where B has blocks or narrow weights.
+    #[serde(default, deserialize_with = "weights", skip_serializing_if = "Option::is_none")]
     pub b: Option<Format>,
+    /// What shares a factor of narrow weights; absent for what checkpoints have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<Shared>,
+    /// Whether there are zeros beside the factors.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub zeros: bool,
+    /// Whether sums of fp8 may be the tensor cores' over all of K.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub fast: bool,
     /// The format of D, C and the bias; absent where A has the same format.
     #[serde(default, deserialize_with = "out", skip_serializing_if = "Option::is_none")]
     pub out: Option<Format>,
@@ -136,11 +151,18 @@ fn out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option
     dtype(deserializer).map(Some)
 }
 
-fn blocks<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Format>, D::Error> {
+/// The narrow weights of products.
+pub const NARROW: [Format; 5] = [Format::F8E4M3, Format::U4, Format::U8, Format::I8, Format::F4E2M1];
+
+fn weights<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Format>, D::Error> {
     let name = String::deserialize(deserializer)?;
-    let expected = || Format::blocks().map(Format::name).collect::<Vec<_>>().join(", ");
-    let format = Format::blocks().find(|format| format.name() == name);
-    format.map(Some).ok_or_else(|| de::Error::custom(format!("no blocks are named '{name}'; expected {}", expected())))
+    let expected = || Format::blocks().chain(NARROW).map(Format::name).collect::<Vec<_>>().join(", ");
+    let format = Format::blocks().chain(NARROW).find(|format| format.name() == name);
+    format.map(Some).ok_or_else(|| de::Error::custom(format!("no weights are named '{name}'; expected {}", expected())))
+}
+
+fn is_not(flag: &bool) -> bool {
+    !flag
 }
 
 fn dense_layout<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Layout, D::Error> {
@@ -170,6 +192,9 @@ impl Shape {
             layout,
             dtype,
             b: None,
+            scale: None,
+            zeros: false,
+            fast: false,
             out: None,
             a_batch_stride: None,
             b_batch_stride: None,
@@ -203,6 +228,9 @@ impl Shape {
             None => Problem::dense(m, n, k, batch, self.layout, self.dtype),
         };
         problem.b.format = self.b.unwrap_or(self.dtype);
+        if let Some(weights) = self.narrow() {
+            problem = self.with_factors(problem, weights);
+        }
         problem.d.format = self.out.unwrap_or(self.dtype);
         problem.f32_mode = self.f32.unwrap_or_default();
         let [lines_of_a, lines_of_b] = self.lines();
@@ -236,6 +264,26 @@ impl Shape {
             problem.epilogue.c = problem.epilogue.reads_c().then_some(problem.d);
         }
         problem
+    }
+
+    /// The format of narrow weights.
+    pub fn narrow(&self) -> Option<Format> {
+        Some(self.b.unwrap_or(self.dtype)).filter(|format| NARROW.contains(format))
+    }
+
+    /// What shares a factor of narrow weights.
+    fn shared(&self, weights: Format) -> Shared {
+        self.scale.unwrap_or(Shared::usual(weights))
+    }
+
+    fn with_factors(&self, problem: Problem, weights: Format) -> Problem {
+        let (Problem { m, n, k, .. }, shared) = (problem, self.shared(weights));
+        let scale = shared.of_weights(weights, self.dtype, [n, k]);
+        let scale = if self.zeros { scale.with_zeros() } else { scale };
+        problem.with_weights(weights, Some(scale)).with(|problem| {
+            problem.a.scale = self.dtype.is_narrow().then(|| shared.of_activations([m, k]));
+            problem.fast_accumulation = self.fast;
+        })
     }
 
     /// The row that asks for `problem`, or `None` when the format cannot express the problem: two batch dimensions, operands with
@@ -304,6 +352,33 @@ impl Shape {
             .then(|| "expected layout = \"nt\", and no strides and no offset of B beside blocks".into())
     }
 
+    /// What is wrong with narrow weights, or with what only they have, and the field.
+    fn mistake_of_narrow(&self) -> Option<(&'static str, String)> {
+        let Some(weights) = self.narrow() else {
+            let fields = [("scale", self.scale.is_some()), ("zeros", self.zeros), ("fast", self.fast)];
+            let (field, _) = fields.into_iter().find(|(_, is_set)| *is_set)?;
+            return Some((field, "only narrow weights have that, such as b = \"u4\"".into()));
+        };
+        let (k, whole) = (self.k.get(), if weights.bits() < 8.0 { 32 } else { 16 });
+        let is_plain = [self.b_batch_stride, self.b_stride, self.b_offset].iter().all(Option::is_none);
+        let wrong = |field, what: &str| Some((field, what.to_string()));
+        match () {
+            _ if self.layout != Layout::NT || !is_plain => {
+                wrong("b", "expected layout = \"nt\", and no strides and no offset of B beside narrow weights")
+            }
+            _ if !k.is_multiple_of(whole) => Some(("k", format!("expected a multiple of {whole} beside {weights}"))),
+            _ if self.zeros && !weights.has_zero() => wrong("zeros", "only u4 and u8 have zeros"),
+            _ if self.dtype.is_narrow() && weights != self.dtype => {
+                wrong("b", "expected none beside activations in 8 bits")
+            }
+            _ if self.dtype.is_narrow() && self.out.is_none() => {
+                wrong("dtype", "expected out beside activations in 8 bits")
+            }
+            _ if self.fast && self.dtype != Format::F8E4M3 => wrong("fast", "expected dtype = \"f8e4m3\""),
+            _ => None,
+        }
+    }
+
     /// The field of wrong blocks or groups or of a wrong stride or mode, and the error: bytes of overlapping lines or matrices would be counted twice, and a
     /// stride without a batch is a mistake.
     fn mistake(&self) -> Option<(&'static str, String)> {
@@ -311,7 +386,11 @@ impl Shape {
             let what = format!("the product is in {}; expected no mode, or dtype = \"f32\"", self.in_products());
             return Some(("f32", what));
         }
-        if let Some(what) = self.b.and_then(|format| self.mistake_of_blocks(format)) {
+        if let Some(mistake) = self.mistake_of_narrow() {
+            return Some(mistake);
+        }
+        let blocks = self.b.filter(|format| format.is_gguf_block());
+        if let Some(what) = blocks.and_then(|format| self.mistake_of_blocks(format)) {
             return Some(("b", what));
         }
         if let Some(groups) = &self.groups {

@@ -1,6 +1,6 @@
 //! The products that a command is about: a suite, or random products of a seed.
 
-use crate::lists::{experts, gguf, random};
+use crate::lists::{experts, gguf, narrow, random};
 use crate::words::{self, Words};
 use crate::{Failure, Result};
 use candle_tilegemm::internal::suite::{self, Shape};
@@ -10,8 +10,14 @@ use std::path::{Path, PathBuf};
 /// The products of a class.
 type List = fn() -> Vec<Shape>;
 /// The classes that the crate lists whole.
-const LISTED: [(&str, List); 3] =
-    [(experts::CLASS, experts::products), (experts::GGUF_CLASS, experts::gguf_products), (gguf::CLASS, gguf::products)];
+const LISTED: [(&str, List); 6] = [
+    (experts::CLASS, experts::products),
+    (experts::GGUF_CLASS, experts::gguf_products),
+    (gguf::CLASS, gguf::products),
+    (narrow::FP8, narrow::fp8),
+    (narrow::W4A16, narrow::w4a16),
+    (narrow::MXFP4, narrow::mxfp4),
+];
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Products {
@@ -24,8 +30,9 @@ pub struct Products {
     /// The list of random products; a seed's products never change
     #[arg(long, value_name = "S", requires = "random")]
     pub seed: Option<u64>,
-    /// Random products of these classes only; several words with commas. Alone, with --random: `widths`, layers of models that nobody knows, and `extreme`, one short
-    /// and one long extent. `experts` alone, without --random: the products of models with experts; `gguf` or `gguf-experts` alone: of models with quantised
+    /// Random products of these classes only; several words with commas. Alone, with --random: `widths`, layers of models that nobody knows, `extreme`, one short
+    /// and one long extent, and `narrow`, narrow weights. `experts`, `fp8`, `w4a16` or `mxfp4` alone, without --random: the products of models with experts or with
+    /// narrow weights; `gguf` or `gguf-experts` alone: of models with quantised
     /// weights, and of experts with such weights; with --random, random ones
     #[arg(long, value_name = "CLASS", value_delimiter = ',', value_parser = classes())]
     pub class: Vec<String>,
@@ -44,8 +51,8 @@ impl Products {
             _ => Vec::new(),
         };
         if rows.is_empty() && !self.class.is_empty() {
-            let what = "--class names classes of random products, with --random N --seed S; or is `widths` or `extreme` alone, with --random N --seed S; or is `gguf` \
-                        or `gguf-experts` alone; or is `experts` alone, without --random";
+            let what = "--class names classes of random products, with --random N --seed S; or is `widths`, `extreme` or `narrow` alone, with --random N --seed S; or is `gguf` \
+                        or `gguf-experts` alone; or is `experts`, `fp8`, `w4a16` or `mxfp4` alone, without --random";
             return Err(Failure::Usage(what.into()));
         }
         only(rows, &self.only)

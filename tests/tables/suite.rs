@@ -95,6 +95,47 @@ fn a_row_says_what_is_computed() {
     assert_eq!((row.from.as_deref(), of_problem(row).as_ref()), (Some("a model"), Some(row)));
 }
 
+/// Narrow weights with the factors of checkpoints or with those that are asked for, beside activations of 16 or of 8 bits.
+#[test]
+fn a_row_may_have_narrow_weights() {
+    let of = |fields: &str| ROW.replace("k = 8", "k = 256").replace("dtype = \"bf16\"\n", "") + fields + "\n";
+    for (fields, product) in [
+        ("dtype = \"bf16\"\nb = \"u4\"", "2x4x256 nt bf16 x u4 row -> bf16"),
+        ("dtype = \"f16\"\nb = \"u4\"\nscale = \"g128\"\nzeros = true", "2x4x256 nt f16 x u4 g128 with zeros -> f16"),
+        ("dtype = \"bf16\"\nb = \"f4e2m1\"\nout = \"f32\"", "2x4x256 nt bf16 x f4e2m1 g32 f8e8m0 -> f32"),
+        ("dtype = \"bf16\"\nb = \"f8e4m3\"\nscale = \"128x128\"", "2x4x256 nt bf16 x f8e4m3 128x128 -> bf16"),
+    ] {
+        let rows = parse(&of(fields));
+        assert_eq!(rows[0].problem().to_string(), product);
+        assert_eq!(parse(&suite::to_toml(&rows)), rows);
+    }
+    let of_8_bits = "dtype = \"f8e4m3\"\nscale = \"128x128\"\nout = \"bf16\"";
+    let problem = parse(&of(of_8_bits))[0].problem();
+    assert_eq!(
+        problem.a.scale.map(|scale| (scale.granularity, scale.row_stride, scale.col_stride)),
+        Some(([1, 128], 1, 2))
+    );
+    assert!(
+        !problem.fast_accumulation && parse(&of(&format!("{of_8_bits}\nfast = true")))[0].problem().fast_accumulation
+    );
+    for (fields, error) in [
+        ("dtype = \"bf16\"\nscale = \"row\"", "field scale: only narrow weights have that"),
+        ("dtype = \"bf16\"\nb = \"u4\"\nscale = \"g0\"", "'g0' names no factors"),
+        ("dtype = \"bf16\"\nb = \"i8\"\nzeros = true", "field zeros: only u4 and u8 have zeros"),
+        ("dtype = \"bf16\"\nb = \"i8\"\nb_stride = 300", "no strides and no offset of B beside narrow weights"),
+        ("dtype = \"f8e4m3\"", "field dtype: expected out beside activations in 8 bits"),
+        ("dtype = \"f8e4m3\"\nb = \"u4\"\nout = \"bf16\"", "field b: expected none beside activations in 8 bits"),
+        ("dtype = \"i8\"\nfast = true\nout = \"f32\"", "field fast: expected dtype = \"f8e4m3\""),
+    ] {
+        let refused = suite::parse("suite.toml", &of(fields)).unwrap_err().to_string();
+        assert!(refused.contains(error), "{fields}: {refused}");
+    }
+    let short = suite::parse("suite.toml", &of("dtype = \"bf16\"\nb = \"u4\"").replace("k = 256", "k = 40"))
+        .unwrap_err()
+        .to_string();
+    assert!(short.contains("field k: expected a multiple of 32 beside u4"), "{short}");
+}
+
 /// Views into larger tensors: padded lines, odd addresses, and a mode of the row's own.
 #[test]
 fn a_row_may_be_padded_at_odd_addresses_and_have_a_mode() {
@@ -234,7 +275,7 @@ prop_compose! {
         let (m, n, k, batch) = (size(m), size(n), size(k), size(batch));
         let (a_stride, b_stride, a_offset, b_offset, d_offset, f32) = (None, None, None, None, None, None);
         Shape {
-            id, class, m, n, k, batch, layout, dtype, b: None, out, a_batch_stride, b_batch_stride, a_stride, b_stride, a_offset,
+            id, class, m, n, k, batch, layout, dtype, b: None, scale: None, zeros: false, fast: false, out, a_batch_stride, b_batch_stride, a_stride, b_stride, a_offset,
             b_offset, d_offset, f32, epilogue, groups: None, from,
         }
     }

@@ -81,7 +81,8 @@ pub fn bytes(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
         return of_copies + problem.a.format.bytes(copies * rows) + 12 * (a + rows + b / groups.count) + 40 * d;
     }
     // Operands in bf16, of the arm that multiplies by weights that are no longer quantised.
-    let in_bf16 = if problem.b.format.is_gguf_block() { 2 * copies * (problem.m + problem.n) * problem.k } else { 0 };
+    let has_bf16 = problem.b.format.is_gguf_block() || problem.b.format.is_narrow();
+    let in_bf16 = if has_bf16 { 2 * copies * (problem.m + problem.n) * problem.k } else { 0 };
     // The check holds the f64 operands, the f64 result twice more, and an f32 intermediate of the conversion.
     let each = elements(problem).iter().sum::<usize>();
     of_copies + in_bf16 + each * (8 + 4) + 16 * elements(problem)[2]

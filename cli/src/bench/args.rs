@@ -129,15 +129,21 @@ impl Args {
 }
 
 /// Sizes of --decoder.
-pub const DECODERS: [&str; 8] = [
+pub const DECODERS: [&str; 14] = [
     "llama3-8b",
     "llama3-8b-q4_k_m",
+    "llama3-8b-fp8",
+    "llama3-8b-fp8-dynamic",
+    "llama3-8b-w4a16",
     "llama3-1b",
     "qwen3-30b-a3b",
     "smollm2-135m",
     "smollm2-135m-q4_1",
     "tiny",
     "tiny-q4_k_m",
+    "tiny-fp8",
+    "tiny-fp8-dynamic",
+    "tiny-w4a16",
 ];
 
 /// Names of arms that are no kernels.

@@ -34,6 +34,9 @@ pub const EXPERTS: [&str; 5] = ["ours", "own", "own-best", "candle", "cublas-loo
 /// The same with quantised weights.
 pub const GGUF_EXPERTS: [&str; 3] = ["ours", "own-best", "candle"];
 
+/// The arms of a run over products with narrow weights without `--arms`.
+pub const NARROW: [&str; 4] = ["ours", "own-best", "cublaslt", "bf16"];
+
 /// The arms of a run over products with quantised weights without `--arms`.
 pub const GGUF: [&str; 4] = ["ours", "own-best", "candle", "bf16"];
 
@@ -54,7 +57,7 @@ pub enum Arm {
     Candle,
     /// A product of cuBLAS for each expert that has rows.
     CublasLoop,
-    /// The dispatcher's choice for quantised weights that were written in bf16 before, and activations in bf16.
+    /// The dispatcher's choice for quantised or narrow weights that were written in bf16 before, and activations in bf16.
     Bf16,
     /// `Own` in this f32 mode, whatever the run's mode is.
     OwnIn(F32Mode),
@@ -319,6 +322,7 @@ impl<'a> Resolver<'a> {
     pub fn resolve(&self, arm: &Arm) -> Result<Runner<'a>> {
         let plan = |policy| Ok(Runner::Plan(self.plan(self.problem, policy)?));
         let (in_groups, of_blocks) = (self.problem.groups.is_some(), self.problem.b.format.is_gguf_block());
+        let is_narrow = self.problem.b.format.is_narrow();
         match arm {
             Arm::Ours | Arm::Again => plan(Policy::default()),
             Arm::OursUntuned => {
@@ -340,8 +344,14 @@ impl<'a> Resolver<'a> {
             Arm::CandleIn(_) | Arm::CublasLt | Arm::CublasLtAny | Arm::CublasLtTop1 if of_blocks => {
                 Err("cuBLAS and cuBLASLt have no product with quantised weights".into())
             }
-            Arm::Bf16 if of_blocks => self.dense(),
-            Arm::Bf16 => Err("B has no blocks".into()),
+            Arm::Candle | Arm::CandleIn(_) if is_narrow => Err("candle has no product with narrow weights".into()),
+            Arm::CublasLt | Arm::CublasLtAny | Arm::CublasLtTop1
+                if is_narrow && self.problem.a.format != Format::F8E4M3 =>
+            {
+                Err("of narrow operands cuBLASLt has products of fp8 by fp8".into())
+            }
+            Arm::Bf16 if of_blocks || is_narrow => self.dense(),
+            Arm::Bf16 => Err("B has neither blocks nor codes".into()),
             Arm::CublasLoop => Ok(Runner::Loop(Rc::new(Loop::new(self.problem, self.operands)?))),
             Arm::Candle | Arm::CandleIn(_) if !self.problem.epilogue.is_linear() => {
                 Err("candle's further kernels cannot be captured in a graph; --eager times them".into())

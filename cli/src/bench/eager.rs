@@ -32,7 +32,7 @@ pub fn measure(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, args: 
             "--eager has no products in groups; without it, the flag `eager` marks arms that no graph can hold".into(),
         );
     }
-    if problem.b.format.is_gguf_block() {
+    if problem.b.format.is_gguf_block() || problem.b.format.is_narrow() {
         return Err("--eager has no products with quantised weights; leave it out".into());
     }
     set_mode(problem.f32_mode);

@@ -247,10 +247,12 @@ impl Dense {
     pub fn new(problem: &Problem, operands: &Operands, l2_bytes: usize, plan: Arc<Planned>) -> Result<Self> {
         let copies = allocation::copies(&Self::problem(problem), l2_bytes, operands.copies() == 1);
         let [_, blocks, ..] = operands.first();
-        let weights = numbers(problem, blocks)?.to_dtype(DType::BF16)?;
+        let [of_a, of_b] = operands.numbers()?;
+        let weights = of_b.map_or_else(|| numbers(problem, blocks), Ok)?.to_dtype(DType::BF16)?;
         let copy = |copy: usize| -> Result<[Tensor; 2]> {
             let [a, ..] = operands.inputs(copy);
-            Ok([a.to_dtype(DType::BF16)?, weights.copy()?])
+            // Codes of A are those of the first copy, whose result is checked.
+            Ok([of_a.as_ref().unwrap_or(a).to_dtype(DType::BF16)?.contiguous()?, weights.copy()?])
         };
         let inputs = (0..copies.min(operands.copies())).map(copy).collect::<Result<_>>()?;
         Ok(Self { plan, inputs, copies: operands.copies() })

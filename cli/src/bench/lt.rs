@@ -7,7 +7,7 @@ use candle::cuda_backend::cudarc::cublaslt::{result, sys};
 use candle::cuda_backend::cudarc::driver::sys::CUstream;
 use candle::{CudaDevice, Device, Tensor};
 use candle_tilegemm::launch::Pointers;
-use candle_tilegemm::problem::{BiasAxis, Operand, MAX_ALIGN};
+use candle_tilegemm::problem::{BiasAxis, Operand, Scale, MAX_ALIGN};
 use candle_tilegemm::{Activation, F32Mode, Format, Problem};
 use std::ffi::{c_int, c_void};
 use std::mem::{size_of_val, MaybeUninit};
@@ -77,6 +77,9 @@ impl CublasLt {
         if bias {
             this.set(Desc::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &operands.pointers(0)?.bias)?;
         }
+        if a.format == Format::F8E4M3 {
+            this.set_factors(&operands.pointers(0)?)?;
+        }
         let stored = |op: c_int, rows: usize, cols: usize| match op {
             OP_N => (rows as u64, cols as u64),
             _ => (cols as u64, rows as u64),
@@ -123,6 +126,31 @@ impl LtProblem<'_> {
             )?
         };
         Ok(())
+    }
+
+    /// The factors of both operands, those of the first copy in all launches, and how sums are kept.
+    fn set_factors(&self, pointers: &Pointers) -> Result {
+        let Problem { m, n, k, a, b, fast_accumulation, .. } = self.problem;
+        let [of_a, of_b] = [mode(a.scale, [m, k])?, mode(b.scale, [n, k])?];
+        // B is cuBLASLt's A.
+        for (pointer, mode, at, of) in [
+            (
+                Desc::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+                Desc::CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+                pointers.scales[1],
+                of_b,
+            ),
+            (
+                Desc::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                Desc::CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+                pointers.scales[0],
+                of_a,
+            ),
+        ] {
+            self.set(mode, &(of as i32))?;
+            self.set(pointer, &at)?;
+        }
+        self.set(Desc::CUBLASLT_MATMUL_DESC_FAST_ACCUM, &i8::from(fast_accumulation))
     }
 
     fn heuristic(&self, reduction: Reduction) -> Result<Vec<sys::cublasLtMatmulHeuristicResult_t>> {
@@ -280,12 +308,29 @@ fn op(operand: &Operand) -> (c_int, i64) {
 }
 
 fn data_type(format: Format) -> sys::cudaDataType {
-    use sys::cudaDataType_t::{CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F};
+    use sys::cudaDataType_t::{CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F, CUDA_R_8F_E4M3};
     match format {
+        Format::F8E4M3 => CUDA_R_8F_E4M3,
         Format::F16 => CUDA_R_16F,
         Format::BF16 => CUDA_R_16BF,
         Format::F32 => CUDA_R_32F,
         _ => CUDA_R_64F,
+    }
+}
+
+/// How cuBLASLt names factors of an operand of lines of K numbers.
+fn mode(scale: Option<Scale>, [lines, k]: [usize; 2]) -> Result<sys::cublasLtMatmulMatrixScale_t> {
+    use sys::cublasLtMatmulMatrixScale_t as Mode;
+    // The numbers of a line and of lines that share a factor, in either order of rows and columns.
+    let shared = |scale: Scale| scale.granularity.map(|count| count as usize);
+    match scale.map(shared) {
+        None => Ok(Mode::CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F),
+        Some([x, y]) if x.min(y) >= lines.max(k) => Ok(Mode::CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F),
+        Some([128, 128]) => Ok(Mode::CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F),
+        Some([1, 128]) => Ok(Mode::CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F),
+        Some([1, y]) if y >= k => Ok(Mode::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F),
+        Some([x, 1]) if x >= k => Ok(Mode::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F),
+        Some(other) => Err(format!("it has no factors of {} x {}", other[0], other[1]).into()),
     }
 }
 

@@ -37,6 +37,8 @@ pub mod measured;
 #[cfg(feature = "bench")]
 mod models;
 #[cfg(feature = "bench")]
+mod narrow;
+#[cfg(feature = "bench")]
 pub mod operands;
 pub mod options;
 #[cfg(feature = "bench")]

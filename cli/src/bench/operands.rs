@@ -2,6 +2,7 @@
 
 use super::address::address;
 use super::allocation::{copies, elements, offsets};
+use super::narrow::{self, Bytes, Coded};
 use super::routed::Lists;
 use super::timing::Timer;
 use crate::lists::Routing;
@@ -10,6 +11,7 @@ use candle::cuda_backend::cudarc::driver::result;
 use candle::{CudaDevice, DType, Device, Tensor};
 use candle_tilegemm::internal::blocks::ggml_type;
 use candle_tilegemm::launch::Pointers;
+use candle_tilegemm::problem::Scale;
 use candle_tilegemm::{Format, Problem};
 use rand::rngs::StdRng;
 use rand::SeedableRng;
@@ -23,8 +25,8 @@ use std::hash::Hash;
 pub struct Pool {
     /// N(0, 1) data by type.
     normal: RefCell<HashMap<DType, Tensor>>,
-    /// Random blocks by format.
-    blocks: RefCell<HashMap<Format, Tensor>>,
+    /// Random blocks, codes, factors and zeros.
+    bytes: RefCell<HashMap<Bytes, Tensor>>,
     /// Memory for results by type.
     results: RefCell<HashMap<DType, Tensor>>,
 }
@@ -44,7 +46,7 @@ impl Pool {
     /// Gives the memory back.
     pub fn clear(&self) {
         self.normal.borrow_mut().clear();
-        self.blocks.borrow_mut().clear();
+        self.bytes.borrow_mut().clear();
         self.results.borrow_mut().clear();
     }
 
@@ -65,14 +67,18 @@ impl Pool {
         })
     }
 
-    /// At least `count` random blocks, a line of bytes each. The drawn blocks come again and again.
-    fn blocks(&self, count: usize, format: Format, device: &Device) -> Result<Tensor> {
-        Self::at_least(&self.blocks, count, format, || {
-            let name = ggml_type(format).ok_or_else(|| format!("candle has no {format}"))?;
-            let bytes = format.block().bytes;
-            let drawn = blocks::random(name, Self::BLOCKS, &mut StdRng::seed_from_u64(1));
-            let drawn = Tensor::from_vec(drawn, (Self::BLOCKS, bytes), device)?;
-            let data = Tensor::zeros((count, bytes), DType::U8, device)?;
+    /// At least `count` random lines of bytes. The drawn lines come again and again.
+    fn bytes(&self, count: usize, of: Bytes, device: &Device) -> Result<Tensor> {
+        Self::at_least(&self.bytes, count, of, || {
+            let drawn = match of {
+                Bytes::Weights(format) if format.is_gguf_block() => {
+                    let name = ggml_type(format).ok_or_else(|| format!("candle has no {format}"))?;
+                    blocks::random(name, Self::BLOCKS, &mut StdRng::seed_from_u64(1))
+                }
+                of => of.draw(Self::BLOCKS),
+            };
+            let drawn = Tensor::from_vec(drawn, (Self::BLOCKS, of.line()), device)?;
+            let data = Tensor::zeros((count, of.line()), DType::U8, device)?;
             for first in (0..count).step_by(Self::BLOCKS) {
                 data.slice_set(&drawn.narrow(0, 0, Self::BLOCKS.min(count - first))?, 0, first)?;
             }
@@ -124,9 +130,12 @@ pub struct Operands {
 }
 
 struct Copy {
+    /// Codes are bytes.
     a: Tensor,
-    /// Blocks are bytes.
+    /// Blocks and codes are bytes.
     b: Tensor,
+    /// The factors of A and of B, and the zeros of B, in bytes; empty unless the problem has them.
+    beside: [Tensor; 3],
     /// Empty unless the epilogue reads C.
     c: Tensor,
     bias: Tensor,
@@ -152,40 +161,64 @@ impl Operands {
         let [a_offset, b_offset, d_offset, c_offset] = offsets(problem);
         let device = Device::Cuda(timer.device().clone());
         let out = candle_dtype(problem.d.format);
-        let of_blocks = problem.b.format.is_gguf_block();
-        let b_as_numbers = if of_blocks { 0 } else { b_offset + b };
-        let inputs = [a_offset + a, b_as_numbers, c_offset + c, bias].map(Pool::slice).iter().sum::<usize>();
-        let tensor = pool.normal(copies * inputs, candle_dtype(problem.a.format), &device)?;
+        let of_bytes = [problem.a.format, problem.b.format].map(|format| format.is_gguf_block() || format.is_narrow());
+        let as_numbers = |side: usize, count: usize| if of_bytes[side] { 0 } else { count };
+        let inputs = [as_numbers(0, a_offset + a), as_numbers(1, b_offset + b), c_offset + c, bias];
+        let inputs = inputs.map(Pool::slice).iter().sum::<usize>();
+        let of_numbers = if of_bytes[0] { out } else { candle_dtype(problem.a.format) };
+        let tensor = pool.normal(copies * inputs, of_numbers, &device)?;
         let mut inputs = Slices { tensor, next: 0 };
         let mut normal = |count: usize, offset: usize| -> Result<Tensor> {
             let values = inputs.take(offset + count)?;
             let values = if scale == 1.0 { values } else { (values * scale)? };
             Ok(values.narrow(0, offset, count)?)
         };
-        let blocks = b / problem.b.format.block().elements;
-        let mut slices_of_b = None;
-        if of_blocks {
-            let tensor = pool.blocks(copies * Pool::slice(blocks), problem.b.format, &device)?;
-            slices_of_b = Some(Slices { tensor, next: 0 });
-        }
+        // Lines of bytes of each copy, from a list of its own.
+        let lines = |of: Bytes, count: usize| -> Result<Vec<Tensor>> {
+            let tensor = pool.bytes(copies * Pool::slice(count), of, &device)?;
+            let mut slices = Slices { tensor, next: 0 };
+            (0..copies).map(|_| slices.take(count)).collect()
+        };
+        let of_weights = |side: usize, format: Format, count: usize| -> Result<Vec<Tensor>> {
+            if !of_bytes[side] {
+                return Ok(vec![]);
+            }
+            let count = count / format.block().elements;
+            // A and B of one format are parts of one list.
+            let twice = side == 1 && of_bytes[0] && format == problem.a.format;
+            let before = if twice { copies * Pool::slice(a) } else { 0 };
+            let tensor = pool.bytes(before + copies * Pool::slice(count), Bytes::Weights(format), &device)?;
+            let mut slices = Slices { tensor, next: before };
+            (0..copies).map(|_| slices.take(count)).collect()
+        };
+        let coded = [of_weights(0, problem.a.format, a)?, of_weights(1, problem.b.format, b)?];
+        let beside_of = |scale: Option<Scale>, extents: [usize; 2]| -> Result<[Vec<Tensor>; 2]> {
+            let Some(scale) = scale else { return Ok([vec![], vec![]]) };
+            let count = narrow::count(&scale, extents);
+            let zeros = if scale.zeros { lines(Bytes::Zeros(problem.b.format), count)? } else { vec![] };
+            Ok([lines(Bytes::Factors(scale.format), count)?, zeros])
+        };
+        let Problem { m, n, k, .. } = *problem;
+        let ([of_a, _], [of_b, zeros]) = (beside_of(problem.a.scale, [m, k])?, beside_of(problem.b.scale, [k, n])?);
+        let nothing = Tensor::zeros(1, DType::U8, &device)?;
+        let of_copy = |list: &[Tensor], copy: usize| list.get(copy).unwrap_or(&nothing).clone();
         let mut results = Slices { tensor: pool.results(copies * Pool::slice(d_offset + d), out, &device)?, next: 0 };
-        let copy = |_| -> Result<Copy> {
+        let copy = |copy: usize| -> Result<Copy> {
             let d = results.take(d_offset + d)?.narrow(0, d_offset, d)?;
-            let a = normal(a, a_offset)?;
-            let b = match &mut slices_of_b {
-                Some(slices) => slices.take(blocks)?,
-                None => normal(b, b_offset)?,
-            };
+            let a = if of_bytes[0] { coded[0][copy].clone() } else { normal(a, a_offset)? };
+            let b = if of_bytes[1] { coded[1][copy].clone() } else { normal(b, b_offset)? };
+            let beside = [&of_a, &of_b, &zeros].map(|list| of_copy(list, copy));
             // C and the bias are rounded as A and B are.
             let c = normal(c_offset + c, 0)?.to_dtype(out)?.narrow(0, c_offset, c)?;
-            Ok(Copy { a, b, c, bias: normal(bias, 0)?.to_dtype(out)?, d })
+            Ok(Copy { a, b, beside, c, bias: normal(bias, 0)?.to_dtype(out)?, d })
         };
         let lists = routing.map(|routing| Lists::new(routing, &device)).transpose()?;
         let operands = Self { problem: *problem, copies: (0..copies).map(copy).collect::<Result<_>>()?, lists };
         for copy in [operands.copies.first(), operands.copies.last()].into_iter().flatten() {
-            is_normal("A", &copy.a)?;
-            if !of_blocks {
-                is_normal("B", &copy.b)?;
+            for (name, tensor, of_bytes) in [("A", &copy.a, of_bytes[0]), ("B", &copy.b, of_bytes[1])] {
+                if !of_bytes {
+                    is_normal(name, tensor)?;
+                }
             }
         }
         Ok(operands)
@@ -201,7 +234,9 @@ impl Operands {
         if [a.elem_count(), b.elem_count()] != [a_count, b_count] {
             return Err(format!("{problem} takes {a_count} and {b_count} numbers or bytes, not those").into());
         }
-        let copy = Copy { a, b, c: zeros(c)?, bias: zeros(bias)?, d: zeros(d)? };
+        let nothing = Tensor::zeros(1, DType::U8, a.device())?;
+        let beside = [(); 3].map(|()| nothing.clone());
+        let copy = Copy { a, b, beside, c: zeros(c)?, bias: zeros(bias)?, d: zeros(d)? };
         Ok(Self { problem: *problem, copies: vec![copy], lists: None })
     }
 
@@ -219,7 +254,7 @@ impl Operands {
 
     /// A, B and D of copy 0, as flat tensors; C and the bias where the problem has them.
     pub fn first(&self) -> [&Tensor; 5] {
-        let Copy { a, b, c, bias, d } = &self.copies[0];
+        let Copy { a, b, c, bias, d, .. } = &self.copies[0];
         [a, b, d, c, bias]
     }
 
@@ -229,9 +264,26 @@ impl Operands {
         [a, b, c, bias]
     }
 
+    /// A and B of copy 0 in f64, (m, k) and (n, k), where they have codes.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    pub fn numbers(&self) -> Result<[Option<Tensor>; 2]> {
+        let Problem { m, n, k, a, b, .. } = self.problem;
+        let Copy { a: codes_of_a, b: codes_of_b, beside: [of_a, of_b, zeros], .. } = &self.copies[0];
+        let of = |format: Format, scale, codes, factors, extents, is_b| {
+            let coded = Coded { format, scale, codes, factors, zeros };
+            format.is_narrow().then(|| coded.numbers(extents, is_b)).transpose()
+        };
+        Ok([
+            of(a.format, a.scale, codes_of_a, of_a, [m, k], false)?,
+            of(b.format, b.scale, codes_of_b, of_b, [n, k], true)?,
+        ])
+    }
+
     /// The pointers of a copy.
     pub fn pointers(&self, copy: usize) -> Result<Pointers> {
-        let Copy { a, b, c, bias, d } = &self.copies[copy % self.copies.len()];
+        let Copy { a, b, c, bias, d, beside: [of_a, of_b, zeros] } = &self.copies[copy % self.copies.len()];
         let has_bias = self.problem.epilogue.bias.is_some();
         let mut pointers = Pointers::new(address(a)? as _, address(b)? as _, address(d)? as _);
         if self.problem.epilogue.reads_c() {
@@ -239,6 +291,13 @@ impl Operands {
         }
         if has_bias {
             pointers.bias = address(bias)? as _;
+        }
+        if self.problem.a.scale.is_some() {
+            pointers = pointers.with_scale_of_a(address(of_a)? as _);
+        }
+        if let Some(scale) = self.problem.b.scale {
+            let zeros = if scale.zeros { address(zeros)? } else { 0 };
+            pointers = pointers.with_scale_of_b(address(of_b)? as _, zeros as _);
         }
         if let Some(lists) = &self.lists {
             pointers = pointers.with_groups(lists.pointers()?);

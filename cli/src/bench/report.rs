@@ -5,7 +5,7 @@
 
 use super::compact;
 use crate::{products, Result};
-use candle_tilegemm::internal::suite::{ShapeEpilogue, ShapeGroups};
+use candle_tilegemm::internal::suite::{ShapeEpilogue, ShapeGroups, Shared};
 use candle_tilegemm::{Config, F32Mode, Format, Layout};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -111,9 +111,16 @@ pub struct Row {
     pub batch: usize,
     pub layout: Layout,
     pub dtype: Format,
-    /// The format of B, where B has blocks of a GGUF file.
+    /// The format of B, where B has blocks of a GGUF file or narrow weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub b: Option<Format>,
+    /// What shares a factor of narrow weights, where it is not what checkpoints have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<Shared>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub zeros: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fast: bool,
     /// The format of the result; absent for `dtype`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<Format>,
@@ -312,7 +319,8 @@ impl Row {
     /// Whether the other row, of another record, is of the same product.
     pub fn is_of_the_product(&self, other: &Row) -> bool {
         let product = |row: &Row| (row.m, row.n, row.k, row.batch, row.layout, row.dtype, row.b, row.groups);
-        self.id == other.id && product(self) == product(other)
+        let factors = |row: &Row| (row.scale, row.zeros, row.fast);
+        self.id == other.id && product(self) == product(other) && factors(self) == factors(other)
     }
 
     /// Speedup of `arm` over `other`, where both were measured.

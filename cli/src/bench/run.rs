@@ -8,7 +8,7 @@ use super::measured::STOP;
 use super::models::{self, Model, ModelReport, Options};
 use super::report::{Ceilings, Machine, SCHEMA};
 use super::show::show;
-use crate::lists::{experts, gguf};
+use crate::lists::{experts, gguf, narrow};
 use crate::{Failure, Result};
 use candle_tilegemm::internal::suite::Shape;
 use candle_tilegemm::{launch, F32Mode, Format};
@@ -26,6 +26,9 @@ impl Args {
             [] if self.products.is_class(experts::CLASS) => arms::EXPERTS.into_iter().map(named).collect(),
             [] if self.products.is_class(experts::GGUF_CLASS) => arms::GGUF_EXPERTS.into_iter().map(named).collect(),
             [] if self.products.is_class(gguf::CLASS) => arms::GGUF.into_iter().map(named).collect(),
+            [] if [narrow::FP8, narrow::W4A16, narrow::MXFP4].into_iter().any(|name| self.products.is_class(name)) => {
+                arms::NARROW.into_iter().map(named).collect()
+            }
             [] => arms::DEFAULT.into_iter().map(named).collect(),
             names => names.iter().map(|name| named(name)).collect(),
         };

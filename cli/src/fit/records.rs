@@ -196,6 +196,9 @@ fn shape(row: &report::Row, suite: &[Shape]) -> Option<Shape> {
         epilogue: row.epilogue,
         groups: row.groups,
         b: row.b,
+        scale: row.scale,
+        zeros: row.zeros,
+        fast: row.fast,
         out: row.out,
         ..Shape::dense([m, n, k], batch, row.layout, row.dtype)
     };

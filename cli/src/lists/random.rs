@@ -17,6 +17,7 @@ mod experts;
 mod extreme;
 mod kinds;
 mod models;
+mod narrow;
 mod widths;
 
 /// Classes of the products. The first seven are dense: 16 bits by the number of rows, and f32 by mode.
@@ -56,15 +57,17 @@ struct OwnList {
     product: fn(u64, usize) -> Shape,
 }
 
-const LISTS: [OwnList; 4] = [
+const LISTS: [OwnList; 5] = [
     OwnList { class: gguf::CLASS, shares: || of_formats(&blocks::FORMATS), product: blocks::product },
     OwnList { class: GGUF_CLASS, shares: || of_formats(&experts::FORMATS), product: experts::product },
     OwnList { class: widths::CLASS, shares: of_kinds, product: widths::product },
+    OwnList { class: narrow::CLASS, shares: || of_formats(&narrow::FORMATS), product: narrow::product },
     OwnList { class: extreme::CLASS, shares: || of_formats(&extreme::FORMATS), product: extreme::product },
 ];
 
 /// The classes that have lists of their own.
-pub const OWN_LISTS: [&str; LISTS.len()] = [LISTS[0].class, LISTS[1].class, LISTS[2].class, LISTS[3].class];
+pub const OWN_LISTS: [&str; LISTS.len()] =
+    [LISTS[0].class, LISTS[1].class, LISTS[2].class, LISTS[3].class, LISTS[4].class];
 
 fn own_list(classes: &[String]) -> Option<OwnList> {
     LISTS.into_iter().find(|list| classes == [list.class])

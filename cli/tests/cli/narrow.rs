@@ -1,6 +1,10 @@
 //! `tilegemm explain` for narrow weights.
 
 use crate::command::{stdout, tilegemm};
+use candle_tilegemm::arch::DeviceInfo;
+use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use std::collections::HashSet;
+use tilegemm::lists::narrow;
 
 #[test]
 fn explain_takes_narrow_weights_with_the_factors_that_checkpoints_have() {
@@ -52,8 +56,8 @@ fn explain_takes_narrow_weights_with_the_factors_that_checkpoints_have() {
 #[test]
 fn factors_that_make_no_sense_are_refused() {
     for (line, expected) in [
-        ("--b f8e4m3 --scale 128", "expected tensor, row, or a block such as 128x128"),
-        ("--b f8e4m3 --scale 0x128", "expected tensor, row, or a block such as 128x128"),
+        ("--b f8e4m3 --scale 128", "expected tensor, row, a group such as g128, or a block such as 128x128"),
+        ("--b f8e4m3 --scale 0x128", "expected tensor, row, a group such as g128, or a block such as 128x128"),
         ("--b u4 --group 0", "0 is not in 1.."),
         ("--b u4 --group 128 --scale row", "cannot be used with"),
         ("--b f8e4m3 --zeros", "--zeros: f8e4m3 has none; u4 and u8 have"),
@@ -67,5 +71,23 @@ fn factors_that_make_no_sense_are_refused() {
         let outcome = tilegemm(&args);
         assert_eq!(outcome.code, 2, "{line}: {}", outcome.stderr);
         assert!(outcome.stderr.contains(expected), "{line}: no '{expected}' in: {}", outcome.stderr);
+    }
+}
+
+/// Every product of the classes has a kernel for narrow operands, or with very many rows a dense one on copies of the weights.
+#[test]
+fn products_of_models_have_kernels_for_them() {
+    let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+    for (class, rows) in [("fp8", narrow::fp8()), ("w4a16", narrow::w4a16()), ("mxfp4", narrow::mxfp4())] {
+        assert_eq!(rows.iter().map(|row| row.id.as_str()).collect::<HashSet<_>>().len(), rows.len());
+        for row in &rows {
+            assert_eq!(row.class, class);
+            let plan = dispatcher.plan(&row.problem(), Policy::own()).unwrap_or_else(|e| panic!("{}: {e}", row.id));
+            let is_narrow = plan.kernel.family.contains("narrow") || plan.kernel.family.contains("fp8");
+            let is_copied = plan.packing.is_some() && row.m.get() > 256 && row.b.is_some();
+            assert!(is_narrow || is_copied, "{}: {}", row.id, plan.name());
+        }
+        let listed = stdout(&["suite", "--class", class, "--only", "llama3-8b-qkv"]);
+        assert!(listed.contains("llama3-8b-qkv"), "{listed}");
     }
 }

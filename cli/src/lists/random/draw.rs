@@ -71,11 +71,11 @@ impl Draw {
 }
 
 /// One of these formats, by their shares.
-pub(super) fn of_shares(draw: &mut Draw, formats: &[(Format, usize)]) -> Format {
-    let mut at = draw.below(formats.iter().map(|(_, share)| share).sum());
-    for (format, share) in formats {
+pub(super) fn of_shares<T: Copy>(draw: &mut Draw, kinds: &[(T, usize)]) -> T {
+    let mut at = draw.below(kinds.iter().map(|(_, share)| share).sum());
+    for (kind, share) in kinds {
         if at < *share {
-            return *format;
+            return *kind;
         }
         at -= share;
     }

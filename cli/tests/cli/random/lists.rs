@@ -1,4 +1,4 @@
-//! The lists of widths that no known model has, and of extreme shapes. As for the list of known models, a change of the numbers below is never one.
+//! The lists of widths that no known model has, of extreme shapes, and of narrow weights. As for the list of known models, a change of the numbers below is never one.
 
 use super::{hash, line, tilegemm};
 use candle_tilegemm::internal::suite::{self, Shape};
@@ -29,6 +29,9 @@ const FIRST_EXTREMES: [&str; 8] = [
 ];
 const HASH_OF_EXTREMES: &str = "eeb9fea2cb1632cf9518eee9b67e52dd565d7dcd16a99e78672fd24c41ce0531";
 
+const FIRST_NARROW: [&str; 8] = [""; 8];
+const HASH_OF_NARROW: &str = "";
+
 fn products(list: &str, seed: u64, count: usize) -> Vec<Shape> {
     random::products(seed, count, &[list.into()])
 }
@@ -52,6 +55,7 @@ fn hold(list: &str, first: [&str; 8], expected: &str) {
 fn the_lists_of_a_seed_never_change() {
     hold("widths", FIRST_WIDTHS, HASH_OF_WIDTHS);
     hold("extreme", FIRST_EXTREMES, HASH_OF_EXTREMES);
+    hold("narrow", FIRST_NARROW, HASH_OF_NARROW);
 }
 
 /// The shares of all products that have a property.

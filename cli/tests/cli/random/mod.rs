@@ -50,6 +50,11 @@ fn line(shape: &Shape) -> String {
     if let Some(b) = shape.b {
         let _ = write!(line, " {b}");
     }
+    if let Some(scale) = shape.scale {
+        let more =
+            [(shape.zeros, " zeros"), (shape.fast, " fast")].map(|(is_set, word)| if is_set { word } else { "" });
+        let _ = write!(line, " {scale}{}", more.concat());
+    }
     if let Some(mode) = shape.f32 {
         let _ = write!(line, " {mode}");
     }
