@@ -455,6 +455,8 @@ pub struct tg_quantise {
     pub kind: tg_factors,
     pub format: tg_format,
     pub code_format: tg_format,
+    pub gated: i32,
+    pub function: tg_gate_function,
 }
 unsafe extern "C" {
     pub fn tg_quantise_launch(

@@ -1,7 +1,6 @@
 // Gathers rows of an embedding by tokens in device memory; gates that no product has fused.
-#include "common/activation.hpp"
 #include "gguf/blocks.hpp"
-#include "layer/launch.hpp"
+#include "layer/gate.hpp"
 
 namespace tilegemm {
 namespace {
@@ -55,16 +54,6 @@ struct Gated {
   int64_t in_stride, out_stride;
   int columns;
 };
-
-template <tg_gate_function function>
-__device__ inline float gate_of(float x) {
-  switch (function) {
-    case TG_SWIGLU: return activate<Accuracy::half>(TG_SILU, x);
-    case TG_GEGLU_TANH: return activate<Accuracy::half>(TG_GELU_TANH, x);
-    case TG_GEGLU_ERF: return activate<Accuracy::half>(TG_GELU_ERF, x);
-    default: x = relu(x); return x * x;
-  }
-}
 
 // A thread makes 8 numbers; block (x, y) makes numbers 1024 y ... of row x.
 template <class T, tg_gate_function function, bool interleaved>

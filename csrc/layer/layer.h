@@ -214,6 +214,9 @@ typedef struct tg_quantise {
   int32_t rows, columns;
   tg_factors kind;
   tg_format format, code_format; /* of x; of codes: TG_F8E4M3 or TG_I8 */
+  int32_t
+      gated; /* rows of x are gates and as many numbers: the codes are those of function(gate) * number in x's format */
+  tg_gate_function function;
 } tg_quantise;
 tg_status tg_quantise_launch(const tg_quantise* args, const tg_launch* launch);
 

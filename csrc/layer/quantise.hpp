@@ -11,7 +11,7 @@
 #include <cfloat>
 #include <type_traits>
 
-#include "layer/launch.hpp"
+#include "layer/gate.hpp"
 
 namespace tilegemm {
 namespace {
@@ -46,6 +46,33 @@ struct PlainRows {
       }
     } else {
       v[0] = count > 0 ? to_float(*from) : 0.0f;
+    }
+  }
+};
+
+// function(gate) * number in T, of rows with the gates first.
+template <class T>
+struct GatedRows {
+  PlainRows<T> gates;
+  tg_gate_function function;
+  int columns;
+
+  template <tg_gate_function FUNCTION, int width>
+  __device__ __forceinline__ static void multiply(float (&gate)[width], const float (&number)[width]) {
+#pragma unroll
+    for (int e = 0; e < width; e++) gate[e] = to_float(from_float<T>(gate_of<FUNCTION>(gate[e]) * number[e]));
+  }
+
+  template <int width>
+  __device__ __forceinline__ void load(float (&v)[width], int row, int column, int count) const {
+    float number[width];
+    gates.load(v, row, column, count);
+    gates.load(number, row, columns + column, count);
+    switch (function) {
+      case TG_SWIGLU: return multiply<TG_SWIGLU>(v, number);
+      case TG_GEGLU_TANH: return multiply<TG_GEGLU_TANH>(v, number);
+      case TG_GEGLU_ERF: return multiply<TG_GEGLU_ERF>(v, number);
+      default: return multiply<TG_RELU2>(v, number);
     }
   }
 };

@@ -1,6 +1,7 @@
 //! Activations in 8 bits, with factors.
 
 use super::check::{Check, Rows};
+use super::kinds::GateFunction;
 use crate::error::Result;
 use crate::ffi;
 use crate::launch::layers;
@@ -43,6 +44,9 @@ pub struct Quantise {
     pub format: Format,
     /// Of the codes: f8e4m3, or i8 with a factor for each row.
     pub code_format: Format,
+    /// Rows of x are gates and behind them as many numbers, twice `columns`: codes are those of function(gate) * number, rounded to x's format first. In 16 bits, with
+    /// factors of rows or blocks, columns that are a multiple of 8, and rows of x at multiples of 16 bytes.
+    pub gate: Option<GateFunction>,
 }
 
 impl Quantise {
@@ -61,6 +65,13 @@ impl Quantise {
         check.that(self.code_format == Format::F8E4M3 || self.kind == Factors::Rows, || {
             "codes in i8 have a factor for each row; the kernel has no other".into()
         })?;
+        if self.gate.is_some() {
+            let whole = self.columns.is_multiple_of(8) && self.format != Format::F32 && self.kind != Factors::Tensor;
+            check.that(whole, || {
+                "gates go with rows of 16 bits, with multiples of 8 columns, and factors of rows or blocks".into()
+            })?;
+            check.aligned("the input", self.x, 2, 16)?;
+        }
         let args = ffi::tg_quantise {
             x: self.x.at,
             codes: self.codes.at,
@@ -78,6 +89,8 @@ impl Quantise {
             },
             format: check.format("numbers", self.format, &[Format::F16, Format::BF16, Format::F32])?,
             code_format: check.format("codes", self.code_format, &[Format::F8E4M3, Format::I8])?,
+            gated: self.gate.is_some().into(),
+            function: self.gate.unwrap_or(GateFunction::SwiGlu).into(),
         };
         // SAFETY: the caller's promises.
         layers::answer(check.0, unsafe { ffi::tg_quantise_launch(&args, &layers::on(stream)?) })

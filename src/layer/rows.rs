@@ -146,6 +146,17 @@ impl Embedding {
     }
 }
 
+impl From<GateFunction> for ffi::tg_gate_function {
+    fn from(function: GateFunction) -> Self {
+        match function {
+            GateFunction::SwiGlu => Self::TG_SWIGLU,
+            GateFunction::GeGluTanh => Self::TG_GEGLU_TANH,
+            GateFunction::GeGluErf => Self::TG_GEGLU_ERF,
+            GateFunction::Relu2 => Self::TG_RELU2,
+        }
+    }
+}
+
 /// out = function(gate) * up, of rows with both.
 #[derive(Debug, Clone, Copy)]
 pub struct Gated {
@@ -189,12 +200,7 @@ impl Gated {
             rows: check.count("rows", self.rows)?,
             columns: self.columns as i32,
             interleaved: self.interleaved.into(),
-            function: match self.function {
-                GateFunction::SwiGlu => ffi::tg_gate_function::TG_SWIGLU,
-                GateFunction::GeGluTanh => ffi::tg_gate_function::TG_GEGLU_TANH,
-                GateFunction::GeGluErf => ffi::tg_gate_function::TG_GEGLU_ERF,
-                GateFunction::Relu2 => ffi::tg_gate_function::TG_RELU2,
-            },
+            function: self.function.into(),
             format,
         };
         // SAFETY: the caller's promises.

@@ -10,11 +10,12 @@ use candle::{Device, Result};
 type Check = fn(&Device) -> Result<()>;
 
 pub fn tests() -> Vec<(String, Test)> {
-    let checks: [(&str, Check); 6] = [
+    let checks: [(&str, Check); 7] = [
         ("narrow_layers", shared::layers),
         ("narrow_layers_into", shared::into),
         ("narrow_layers_not_finite", shared::not_finite),
         ("narrow_layers_moved", shared::moved),
+        ("narrow_layers_gated_in_8_bits", shared::gated_in_8_bits),
         ("narrow_experts", shared::experts),
         ("narrow_experts_with_a_router", shared::layer_of_experts),
     ];

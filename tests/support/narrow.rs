@@ -6,7 +6,7 @@ use candle::{bail, DType, Device, Module, Result, Tensor};
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg, Routing};
 use candle_tilegemm::nn::narrow::{Activations, Checkpoint, ExpertGate, Granularity, QuantWeight, Quantizer};
 use candle_tilegemm::nn::{
-    linear_quantized_no_bias, GateFunction, Linear, QuantExperts, QuantLinear, QuantizationConfig,
+    gate, linear_quantized_no_bias, GateFunction, GatedMlp, Linear, QuantExperts, QuantLinear, QuantizationConfig,
 };
 use candle_tilegemm::problem::Gate;
 use candle_tilegemm::Activation;
@@ -309,6 +309,35 @@ pub fn eight_bits(device: &Device, rounds: bool) -> Result<()> {
                 let out = y.zeros_like()?;
                 layer.forward_residual_into(&x.contiguous()?, &c, &out)?;
                 same(&what, &out, &y)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A feed-forward part whose gates are rounded to 8 bits by the kernel that gates has the bits of its pieces.
+pub fn gated_in_8_bits(device: &Device) -> Result<()> {
+    let functions = [GateFunction::SwiGlu, GateFunction::GeGluTanh, GateFunction::GeGluErf, GateFunction::Relu2];
+    let block = Quantizer::Fp8(Granularity::Block([128, 128]));
+    let quantizers = [Quantizer::Fp8(Granularity::Tensor), Quantizer::Int8 { group: None }, block];
+    for (i, function) in functions.into_iter().enumerate() {
+        for (j, to) in quantizers.into_iter().enumerate() {
+            let [hidden, inner] = [[96, 320], [72, 136], [130, 1032]][(i + j) % 3];
+            let layer = |n: usize, k: usize| -> Result<QuantLinear> {
+                let weight = randn(&[n, k], DType::F32, device)?.affine(0.2, 0.0)?;
+                Ok(QuantLinear::quantize(&weight, None, to)?.with_activations(Activations::Dynamic))
+            };
+            let (gate_up, down) = (layer(2 * inner, hidden)?, layer(hidden, inner)?);
+            let whole = GatedMlp::new(gate_up.clone(), down.clone(), function)?;
+            for dtype in [DType::F32, DType::F16, DType::BF16] {
+                for rows in [0, 1, 5, 130] {
+                    let x = randn(&[rows, hidden], dtype, device)?;
+                    let gated = gate(&gate_up.forward(&x)?, Gate::Halves, function)?;
+                    let what = format!("{function:?}, {to:?}, {rows} rows in {dtype:?}");
+                    same(&what, &whole.forward(&x)?, &down.forward(&gated)?)?;
+                    let added = down.forward_residual(&gated, &x)?;
+                    same(&format!("{what}, residual"), &whole.forward_residual(&x, &x)?, &added)?;
+                }
             }
         }
     }

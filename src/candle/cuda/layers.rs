@@ -131,11 +131,12 @@ pub(in crate::candle) fn gather(device: &CudaDevice, x: Matrix, columns: &Tensor
     })
 }
 
-/// Rows of x in codes of one byte, i8 or e4m3, whose rows are `codes`, with factors of blocks at these steps, or else of rows.
+/// Rows of x in codes of one byte, i8 or e4m3, whose rows are `codes`, with factors of blocks at these steps, or else of rows. With a gate, rows of x have both.
 #[cfg(feature = "narrow")]
 pub(in crate::candle) fn quantise(
     device: &CudaDevice,
     x: Matrix,
+    gate: Option<GateFunction>,
     [codes, factors]: [&Tensor; 2],
     code_format: Format,
     block_step: Option<usize>,
@@ -149,10 +150,11 @@ pub(in crate::candle) fn quantise(
             row_step: 1,
             block_step: block_step.unwrap_or(0) as i64,
             rows: x.rows,
-            columns: x.columns,
+            columns: if gate.is_some() { x.columns / 2 } else { x.columns },
             kind: if block_step.is_some() { layer::Factors::Blocks } else { layer::Factors::Rows },
             format: format(x.tensor.dtype()),
             code_format,
+            gate,
         };
         // SAFETY: as in `rms_norm`.
         unsafe { quantise.launch(stream) }

@@ -228,6 +228,15 @@ impl MergedLinear {
         }
     }
 
+    /// The one product with narrow weights that the layers are, if they are.
+    #[cfg(feature = "cuda")]
+    pub(super) fn as_narrow(&self) -> Option<&QuantLinear> {
+        match &self.parts[..] {
+            [Part::Narrow(layer)] => Some(layer),
+            _ => None,
+        }
+    }
+
     /// Columns of x.
     pub(super) fn inputs(&self) -> Result<usize> {
         Ok(self.parts[0].sizes()?.1)

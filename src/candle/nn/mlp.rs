@@ -2,6 +2,8 @@
 
 use super::gate::gate_into;
 use super::merged::MergedLinear;
+#[cfg(feature = "cuda")]
+use super::narrow::QuantLinear;
 use super::{Linear, QLinear};
 use crate::candle::tensors::{unwritten, Block, FLOATS};
 use crate::layer::GateFunction;
@@ -179,13 +181,25 @@ impl GatedMlp {
         let (both, inner) = (both?, inner?);
         let x = in_rows("x", x, rows, hidden)?;
         let out = in_rows("the result", out, rows, columns)?;
+        let residual = residual.map(|residual| in_rows("the residual", residual, rows, columns)).transpose()?;
+        #[cfg(feature = "cuda")]
+        if let Some(down) = self.down_of_8_bits(rows, x.dtype())? {
+            self.gate_up.forward_into(&x, &both)?;
+            return down.gated_in_8_bits_into(&both, self.function, residual.as_ref(), &out);
+        }
         self.gates(&x, &both, &inner)?;
         match residual {
-            Some(residual) => {
-                let residual = in_rows("the residual", residual, rows, columns)?;
-                self.down.forward_residual_into(&inner, &residual, &out)
-            }
+            Some(residual) => self.down.forward_residual_into(&inner, &residual, &out),
             None => self.down.forward_into(&inner, &out),
+        }
+    }
+
+    /// `down`, where one kernel gates for it and rounds to 8 bits.
+    #[cfg(feature = "cuda")]
+    fn down_of_8_bits(&self, rows: usize, dtype: DType) -> Result<Option<&QuantLinear>> {
+        match self.down.as_narrow() {
+            Some(down) if rows > 0 && self.gate == Gate::Halves && down.gates_in_8_bits(dtype)? => Ok(Some(down)),
+            _ => Ok(None),
         }
     }
 

@@ -92,6 +92,7 @@ fn one<T: Element>(gpu: &Gpu, sizes: [usize; 2], kind: Factors, codes: Format, g
         kind,
         format: T::KERNEL_DTYPE,
         code_format: codes,
+        gate: None,
     };
     // SAFETY: the buffers have the sizes above, and live until the copies below have waited for the stream.
     unsafe { quantise.launch(stream.cu_stream().cast()) }.map_err(|e| e.to_string())?;

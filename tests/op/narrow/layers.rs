@@ -64,6 +64,11 @@ fn activations_are_rounded_to_8_bits() {
 }
 
 #[test]
+fn gates_are_rounded_to_8_bits() {
+    shared::gated_in_8_bits(&Device::Cpu).unwrap();
+}
+
+#[test]
 fn layers_are_moved() {
     shared::moved(&Device::Cpu).unwrap();
 }

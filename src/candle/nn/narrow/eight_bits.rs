@@ -10,7 +10,12 @@ use super::weight::QuantWeight;
 #[cfg(all(feature = "narrow", feature = "layers"))]
 use crate::candle::cuda::{has_products_of_bytes, layers};
 #[cfg(all(feature = "narrow", feature = "layers"))]
-use crate::candle::tensors::{unwritten, Rows};
+use crate::candle::tensors::unwritten;
+#[cfg(feature = "cuda")]
+use crate::candle::tensors::Rows;
+#[cfg(feature = "cuda")]
+use crate::layer::GateFunction;
+#[cfg(feature = "cuda")]
 use crate::problem::{Format, Scale};
 use ::candle::{DType, Device, Result, Tensor};
 use float8::F8E4M3;
@@ -31,6 +36,7 @@ pub(super) struct EightBits {
 }
 
 /// x in 8 bits on a GPU.
+#[cfg(feature = "cuda")]
 #[derive(Debug)]
 pub(super) struct Rounded {
     /// (rows, row bytes)
@@ -65,7 +71,8 @@ impl EightBits {
     }
 
     /// The format of the codes.
-    pub fn format(self) -> Format {
+    #[cfg(all(feature = "narrow", feature = "layers"))]
+    fn format(self) -> Format {
         if self.codes == Codes::I8 {
             Format::I8
         } else {
@@ -102,26 +109,38 @@ impl EightBits {
         }
     }
 
-    /// x on a GPU whose kernels multiply 8 bits by 8 bits; none on others.
+    /// Whether kernels for a device multiply 8 bits by 8 bits.
     #[cfg(all(feature = "narrow", feature = "layers"))]
-    pub fn on_device(self, x: Rows) -> Result<Option<Rounded>> {
+    pub fn is_on(device: &Device) -> Result<bool> {
+        let Device::Cuda(device) = device else { return Ok(false) };
+        has_products_of_bytes(device)
+    }
+
+    #[cfg(all(feature = "cuda", not(all(feature = "narrow", feature = "layers"))))]
+    pub fn is_on(_: &Device) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// x on a GPU whose kernels multiply 8 bits by 8 bits; none on others. With a gate, rows of x have gates and numbers, in 16 bits.
+    #[cfg(all(feature = "narrow", feature = "layers"))]
+    pub fn on_device(self, x: Rows, gate: Option<GateFunction>) -> Result<Option<Rounded>> {
         let Device::Cuda(device) = x.tensor.device() else { return Ok(None) };
         if !has_products_of_bytes(device)? {
             return Ok(None);
         }
-        let [rows, k] = [x.rows, x.columns];
+        let [rows, k] = [x.rows, if gate.is_some() { x.columns / 2 } else { x.columns }];
         // Factors of all rows and a block lie side by side.
         let step = self.of_blocks.then(|| rows.next_multiple_of(4));
         let codes = unwritten(&[rows, k.next_multiple_of(ROW)], DType::U8, x.tensor.device())?;
         let factors = unwritten(&[step.map_or(rows, |step| k.div_ceil(BLOCK) * step)], DType::F32, x.tensor.device())?;
-        layers::quantise(device, x, [&codes, &factors], self.format(), step)?;
+        layers::quantise(device, x, gate, [&codes, &factors], self.format(), step)?;
         let shared = step.map_or(u32::MAX, |_| BLOCK as u32);
         let scale = Scale::new(Format::F32, [1, shared], [1, step.unwrap_or(0) as i64]);
         Ok(Some(Rounded { codes, factors, format: self.format(), scale }))
     }
 
-    #[cfg(not(all(feature = "narrow", feature = "layers")))]
-    pub fn on_device(self, _: crate::candle::tensors::Rows) -> Result<Option<Rounded>> {
+    #[cfg(all(feature = "cuda", not(all(feature = "narrow", feature = "layers"))))]
+    pub fn on_device(self, _: Rows, _: Option<GateFunction>) -> Result<Option<Rounded>> {
         Ok(None)
     }
 }

@@ -2,6 +2,8 @@
 
 use super::device::{DeviceWeight, Placed};
 use super::eight_bits::EightBits;
+#[cfg(feature = "cuda")]
+use super::eight_bits::Rounded;
 use super::floats;
 use super::quantize::Quantizer;
 use super::scheme::Activations;
@@ -15,7 +17,11 @@ use crate::candle::numbers::put;
 use crate::candle::op::Gemm;
 #[cfg(feature = "cuda")]
 use crate::candle::tensors::unwritten;
+#[cfg(feature = "cuda")]
+use crate::candle::tensors::Rows;
 use crate::candle::tensors::{Block, FLOATS};
+#[cfg(feature = "cuda")]
+use crate::layer::GateFunction;
 use crate::problem::Activation;
 use ::candle::{bail, DType, Device, Module, Result, Tensor};
 
@@ -250,6 +256,40 @@ impl QuantLinear {
         self.write(x, Beside::Up(up), out)
     }
 
+    /// Whether one kernel gates numbers in this type and rounds them to 8 bits for this layer.
+    #[cfg(feature = "cuda")]
+    pub(in crate::candle::nn) fn gates_in_8_bits(&self, dtype: DType) -> Result<bool> {
+        let Weight::Narrow(Placed::Device(weight)) = &self.weight else { return Ok(false) };
+        let [_, k] = weight.shape();
+        let is_whole = k.is_multiple_of(8) && dtype != DType::F32 && weight.gather.is_none();
+        let eight_bits = EightBits::beside_device(self.activations, weight);
+        Ok(is_whole && eight_bits.is_some() && EightBits::is_on(self.device())?)
+    }
+
+    /// The product of gated numbers, whose rows of 2 k have the gates first, and a residual, into `out`, of a layer that
+    /// [`gates_in_8_bits`](Self::gates_in_8_bits). The tensors have been checked.
+    #[cfg(feature = "cuda")]
+    pub(in crate::candle::nn) fn gated_in_8_bits_into(
+        &self,
+        both: &Tensor,
+        function: GateFunction,
+        residual: Option<&Tensor>,
+        out: &Tensor,
+    ) -> Result<()> {
+        let Weight::Narrow(Placed::Device(weight)) = &self.weight else {
+            bail!("QuantLinear: the weights are on the CPU; expected a GPU")
+        };
+        let [_, k] = weight.shape();
+        let both = BLOCK.rows("x", both, 2 * k)?;
+        let eight_bits = EightBits::beside_device(self.activations, weight);
+        let Some(rounded) = eight_bits.map(|of| of.on_device(both, Some(function))).transpose()?.flatten() else {
+            bail!("QuantLinear: no kernel rounds x to 8 bits; expected `gates_in_8_bits`");
+        };
+        let beside = residual.map_or(Beside::Nothing, Beside::Residual);
+        let in_place = residual.map_or(Ok(false), |residual| BLOCK.apart_or_same("the residual", residual, out))?;
+        self.multiply(weight, rounded.rows(k), Some(&rounded), beside, out, in_place)
+    }
+
     /// Rows and columns of the weights.
     pub(in crate::candle::nn) fn sizes(&self) -> Result<[usize; 2]> {
         match &self.weight {
@@ -313,18 +353,35 @@ impl QuantLinear {
     /// The product of operands that fit, on the weights' device. `in_place`: the result is the tensor beside.
     #[cfg(feature = "cuda")]
     fn launch(&self, weight: &DeviceWeight, x: &Tensor, beside: Beside, out: &Tensor, in_place: bool) -> Result<()> {
-        let Device::Cuda(device) = x.device() else { return no_kernel(weight) };
         if out.elem_count() == 0 {
             return Ok(());
         }
-        let [n, k] = weight.shape();
+        let [_, k] = weight.shape();
         let x = weight.gathered(x)?;
         let x = BLOCK.rows("x", &x, k)?;
-        let rounded =
-            EightBits::beside_device(self.activations, weight).map(|of| of.on_device(x)).transpose()?.flatten();
+        let eight_bits = EightBits::beside_device(self.activations, weight);
+        match eight_bits.map(|eight_bits| eight_bits.on_device(x, None)).transpose()?.flatten() {
+            Some(rounded) => self.multiply(weight, rounded.rows(k), Some(&rounded), beside, out, in_place),
+            None => self.multiply(weight, x, None, beside, out, in_place),
+        }
+    }
+
+    /// The product of rows of x, whose codes are those of `rounded` where it is in 8 bits.
+    #[cfg(feature = "cuda")]
+    fn multiply(
+        &self,
+        weight: &DeviceWeight,
+        x: Rows,
+        rounded: Option<&Rounded>,
+        beside: Beside,
+        out: &Tensor,
+        in_place: bool,
+    ) -> Result<()> {
+        let Device::Cuda(device) = out.device() else { return no_kernel(weight) };
+        let [n, _] = weight.shape();
         let of = Operands {
-            x: rounded.as_ref().map_or(x, |rounded| rounded.rows(k)),
-            narrow_x: rounded.as_ref().map(|of| NarrowX { format: of.format, scale: of.scale, factors: &of.factors }),
+            x,
+            narrow_x: rounded.map(|of| NarrowX { format: of.format, scale: of.scale, factors: &of.factors }),
             weight: Weights::Narrow(weight.operand()),
             bias: self.bias.as_ref(),
             c: beside.tensor().map(|c| BLOCK.rows(beside.name(), c, n)).transpose()?,
