@@ -115,6 +115,32 @@ def activated(x):
     return out
 
 
+def scaled(x):
+    """fp8 by fp8 with one factor, one for each row, and 1 x 128 by 128 x 128; both kinds of sums."""
+
+    def rounded(rows, columns, shared):
+        """Codes, factors, and the numbers that they stand for; shared: rows and columns with a factor."""
+        numbers = x(rows, columns).float().view(rows // shared[0], shared[0], columns // shared[1], shared[1])
+        factors = numbers.abs().amax((1, 3), keepdim=True) / 448
+        codes = (numbers / factors).to(torch.float8_e4m3fn)
+        return codes.view(rows, columns), factors[:, 0, :, 0], (codes.double() * factors.double()).view(rows, columns)
+
+    is_hopper = torch.cuda.get_device_capability() == (9, 0)
+    results = []
+    for m, n, k in ((1, 512, 1024), (16, 1024, 512), (100, 384, 1536), (300, 256, 2048), (1024, 512, 512)):
+        kinds = [((m, k), (n, k), True), ((1, k), (1, k), True), ((1, 128), (128, 128), False)]
+        for of_a, of_b, has_fast in kinds if is_hopper else kinds[:2]:
+            (a, scale_a, exact_a), (b, scale_b, exact_b) = rounded(m, k, of_a), rounded(n, k, of_b)
+            for fast in (False, True) if has_fast else (False,):
+                if x.computed == torch.float64:
+                    results.append(exact_a @ exact_b.t())
+                else:
+                    by_columns = scale_a.t().contiguous().t()
+                    scales = [scale_a.view(()), scale_b.view(())] if of_a == (m, k) else [by_columns, scale_b.t()]
+                    results.append(torch._scaled_mm(a, b.t(), *scales, out_dtype=x.stored, use_fast_accum=fast))
+    return results
+
+
 def conv2d(x):
     return [
         F.conv2d(x(4, 32, 28, 28), x(64, 32, 3, 3, scale=0.06), x(64), padding=1),
@@ -229,6 +255,7 @@ CASES = {
     "addmm, baddbmm": added,
     "linear": linear,
     "linear + ReLU, GELU": activated,
+    "scaled_mm": scaled,
     "conv2d": conv2d,
     "transformer": transformer,
     "training step": training,
@@ -242,6 +269,8 @@ def selected(only):
     for kind, stored in TYPES.items():
         for name, case in CASES.items():
             if kind == "f64" and name not in ("matmul", "odd sizes", "nasty", "bmm", "addmm, baddbmm"):
+                continue
+            if name == "scaled_mm" and (kind != "bf16" or torch.cuda.get_device_capability() < (8, 9)):
                 continue
             if not only or f"{kind} {name}" in only:
                 yield kind, stored, name, case

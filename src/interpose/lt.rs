@@ -3,6 +3,7 @@
 use super::count::Forwarded;
 use super::cublas::{formats, read_scalar};
 use super::define::define;
+use super::lt_factors::{self, Factors};
 use super::lt_header::*;
 use super::vendor::{Contract, Product, Refusal};
 use crate::error::{Error, Result};
@@ -59,6 +60,7 @@ struct Matmul {
     bias: *const c_void,
     bias_stride: i64,
     bias_type: c_int,
+    factors: Factors,
     /// Whether every other attribute has the default value.
     is_plain: bool,
 }
@@ -82,8 +84,6 @@ impl Matmul {
             MATMUL_DESC_ATOMIC_SYNC_NUM_CHUNKS_D_COLS,
         ];
         let addresses = [
-            MATMUL_DESC_A_SCALE_POINTER,
-            MATMUL_DESC_B_SCALE_POINTER,
             MATMUL_DESC_C_SCALE_POINTER,
             MATMUL_DESC_D_SCALE_POINTER,
             MATMUL_DESC_AMAX_D_POINTER,
@@ -101,6 +101,15 @@ impl Matmul {
             // SAFETY: as above.
             bias_stride: unsafe { get::<i64>(function, descriptor, MATMUL_DESC_BIAS_BATCH_STRIDE, 0)? },
             bias_type: number(MATMUL_DESC_BIAS_DATA_TYPE)?,
+            factors: Factors {
+                addresses: [MATMUL_DESC_A_SCALE_POINTER, MATMUL_DESC_B_SCALE_POINTER]
+                    .map(|attribute| address(attribute).unwrap_or(0) as *const c_void),
+                // Versions before these modes have one factor.
+                modes: [MATMUL_DESC_A_SCALE_MODE, MATMUL_DESC_B_SCALE_MODE]
+                    .map(|attribute| number(attribute).unwrap_or(MATMUL_MATRIX_SCALE_SCALAR_32F)),
+                // SAFETY: as above.
+                is_fast: unsafe { get::<i8>(function, descriptor, MATMUL_DESC_FAST_ACCUM, 0) }.unwrap_or(0) != 0,
+            },
             is_plain: are_unset && number(MATMUL_DESC_FILL_MODE)? == FILL_MODE_FULL,
         })
     }
@@ -201,14 +210,19 @@ fn scalars(matmul: &Matmul, operands: Format) -> Option<(Format, Option<F32Mode>
 /// The product that the descriptors ask for, and its pointers. Where D is column-major, the product is that of the transposed matrices.
 fn product(matmul: &Matmul, operands: &Operands) -> std::result::Result<(Problem, Pointers), Forwarded> {
     let Operands { layouts: [a, b, c, d], addresses: [a_at, b_at, c_at, d_at], alpha, beta } = *operands;
-    let [format, out] = formats([a.data_type, b.data_type, d.data_type]).ok_or(Forwarded::Types)?;
+    let [format, out] = formats_of([a, b, d]).ok_or(Forwarded::Types)?;
+    let is_fp8 = format == Format::F8E4M3;
     let (activation, has_bias) = matmul.epilogue().filter(|_| matmul.is_plain).ok_or(Forwarded::Attributes)?;
     let mut epilogue = Epilogue::new(alpha, beta);
     // cuBLASLt applies the activation after beta * C.
     if epilogue.reads_c() && activation != Activation::Identity {
         return Err(Forwarded::Attributes);
     }
-    let is_own_bias = matmul.bias_type == -1 || matmul.bias_type == d.data_type;
+    if !is_fp8 && !matmul.factors.are_unset() {
+        return Err(Forwarded::Attributes);
+    }
+    // The bias of an f32 result of fp8 is in 16 bits unless its type is named.
+    let is_own_bias = matmul.bias_type == d.data_type || (matmul.bias_type == -1 && !(is_fp8 && out == Format::F32));
     if has_bias && (!is_own_bias || (d.batch > 1 && matmul.bias_stride != 0)) {
         return Err(Forwarded::Attributes);
     }
@@ -241,13 +255,25 @@ fn product(matmul: &Matmul, operands: &Operands) -> std::result::Result<(Problem
     epilogue.bias = has_bias.then_some(BiasAxis::M);
     let batch = [1, d.batch as usize];
     let pointers = |a, b| Pointers::new(a, b, d_at.cast_mut()).with_c(c_at).with_bias(matmul.bias);
-    Ok(if d.order == ORDER_COL {
+    let (of, x) = if d.order == ORDER_COL {
         let epilogue = epilogue.transposed();
         let [a, b, d] = [b_operand, a_operand, d_operand].map(Operand::transposed);
-        (Problem { epilogue, ..Problem::new([n, m, k], batch, a, b, d) }, pointers(b_at, a_at))
+        ((Problem { epilogue, ..Problem::new([n, m, k], batch, a, b, d) }, pointers(b_at, a_at)), 1)
     } else {
-        (Problem { epilogue, ..Problem::new([m, n, k], batch, a_operand, b_operand, d_operand) }, pointers(a_at, b_at))
-    })
+        let of = Problem { epilogue, ..Problem::new([m, n, k], batch, a_operand, b_operand, d_operand) };
+        ((of, pointers(a_at, b_at)), 0)
+    };
+    if is_fp8 {
+        matmul.factors.on(of, x)
+    } else {
+        Ok(of)
+    }
+}
+
+/// The formats of A and B, and of D.
+fn formats_of(layouts: [Layout; 3]) -> Option<[Format; 2]> {
+    let types = layouts.map(|layout| layout.data_type);
+    formats(types).or_else(|| lt_factors::formats(types))
 }
 
 /// The arguments of a call.
@@ -279,7 +305,7 @@ impl Contract for MatmulCall {
         // SAFETY: the caller's descriptors.
         let layouts = self.layouts.map(|layout| unsafe { Layout::read(layout, readers.layout) });
         let [Some(a), Some(b), Some(c), Some(d)] = layouts else { return Err(not_ours(Forwarded::Attributes)) };
-        let [format, _] = formats([a.data_type, b.data_type, d.data_type]).ok_or_else(|| not_ours(Forwarded::Types))?;
+        let [format, _] = formats_of([a, b, d]).ok_or_else(|| not_ours(Forwarded::Types))?;
         let (type_of_scalars, asked) = scalars(&matmul, format).ok_or_else(|| not_ours(Forwarded::ComputeType))?;
         // SAFETY: host pointer mode, and scalars of this type.
         let [alpha, beta] = [self.alpha, self.beta].map(|scalar| unsafe { read_scalar(scalar, type_of_scalars) });
@@ -327,7 +353,7 @@ define! {
 #[cfg(test)]
 mod tests {
     use super::super::lt_header::*;
-    use super::{product, scalars, Layout, Matmul, Operands};
+    use super::{product, scalars, Factors, Layout, Matmul, Operands};
     use crate::interpose::count::Forwarded;
     use crate::launch::cublas::api::{CUDA_R_16BF, CUDA_R_32F, CUDA_R_64F};
     use crate::problem::f32_mode::compute_type;
@@ -348,6 +374,7 @@ mod tests {
             bias,
             bias_stride: 0,
             bias_type: -1,
+            factors: Factors::NONE,
             is_plain: true,
         }
     }
@@ -432,6 +459,7 @@ mod tests {
             assert_eq!(with(&|matmul, _| matmul.epilogue = epilogue), Forwarded::Attributes, "{epilogue}");
         }
         assert_eq!(with(&|matmul, _| matmul.is_plain = false), Forwarded::Attributes);
+        assert_eq!(with(&|matmul, _| matmul.factors.addresses[1] = BIAS), Forwarded::Attributes);
         assert_eq!(with(&|matmul, _| matmul.bias_stride = 24), Forwarded::Attributes);
         assert_eq!(with(&|matmul, _| matmul.bias_type = CUDA_R_32F), Forwarded::Attributes);
         assert_eq!(with(&|matmul, _| matmul.bias = std::ptr::null()), Forwarded::Arguments);

@@ -39,7 +39,16 @@ pub const MATMUL_DESC_B_SCALE_POINTER: c_int = 18;
 pub const MATMUL_DESC_C_SCALE_POINTER: c_int = 19;
 pub const MATMUL_DESC_D_SCALE_POINTER: c_int = 20;
 pub const MATMUL_DESC_AMAX_D_POINTER: c_int = 21;
+pub const MATMUL_DESC_FAST_ACCUM: c_int = 25;
 pub const MATMUL_DESC_BIAS_DATA_TYPE: c_int = 26;
 pub const MATMUL_DESC_ATOMIC_SYNC_NUM_CHUNKS_D_ROWS: c_int = 27; // version 12
 pub const MATMUL_DESC_ATOMIC_SYNC_NUM_CHUNKS_D_COLS: c_int = 28; // version 12
+pub const MATMUL_DESC_A_SCALE_MODE: c_int = 31;
+pub const MATMUL_DESC_B_SCALE_MODE: c_int = 32;
 pub const MATMUL_DESC_EMULATION_DESCRIPTOR: c_int = 38;
+
+pub const MATMUL_MATRIX_SCALE_SCALAR_32F: c_int = 0;
+pub const MATMUL_MATRIX_SCALE_OUTER_VEC_32F: c_int = 3;
+pub const MATMUL_MATRIX_SCALE_VEC128_32F: c_int = 4;
+#[allow(non_upper_case_globals)] // as in the header
+pub const MATMUL_MATRIX_SCALE_BLK128x128_32F: c_int = 5;

@@ -55,6 +55,8 @@ mod kernels;
 #[cfg(feature = "preload")]
 mod lt;
 #[cfg(feature = "preload")]
+mod lt_factors;
+#[cfg(feature = "preload")]
 mod lt_header;
 mod mode;
 #[cfg(feature = "preload")]

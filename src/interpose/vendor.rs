@@ -2,6 +2,8 @@
 
 use super::count::{count_forwarded, Forwarded, OURS, REFUSED};
 use super::failure::{after_failure, after_panic, Next, Progress};
+#[cfg(feature = "preload")]
+use super::lt_factors::is_ahead;
 use super::mode::{exact_sums, mode, Mode};
 use super::symbol::Call;
 use super::tell::{tell, Told};
@@ -221,6 +223,11 @@ fn policy(product: &Product, dispatcher: &Dispatcher, mode: Mode) -> Result<Opti
     if policy.forced().is_some() {
         return Ok(Some(policy));
     }
+    #[cfg(feature = "preload")]
+    if problem.a.format == Format::F8E4M3 && mode != Mode::Force {
+        // No kernel of the table stands for cuBLASLt's.
+        return Ok((!policy.vendor || is_ahead(problem)).then_some(policy));
+    }
     // cuBLAS rounds a 16-bit product before it adds beta * C, and a call of cuBLASLt is never changed.
     let needs_own = problem.epilogue.reads_c() || product.is_of_lt();
     if mode == Mode::Force || (needs_own && wants_exact(problem)?) {
@@ -264,6 +271,11 @@ unsafe fn run_whole(
     dispatcher.with_plan(problem, policy, |plan| {
         // SAFETY: the stream of the call.
         let ready = unsafe { launch::ready(plan, queue.stream)? };
+        // Only cards whose library has kernels for fp8 run such calls.
+        if ready.kernel.role == Role::LastResort && problem.a.format == Format::F8E4M3 && policy.vendor {
+            launch::begin(plan, ready);
+            return Ok(Taken::No);
+        }
         let vendor = ready.kernel.role == Role::Vendor;
         let is_exact = product.is_of_lt() || !wants_exact(problem)?;
         // A call of cuBLASLt has no handle of cuBLAS for a product of copies.
