@@ -99,8 +99,7 @@ pub fn layers(archs: &[u16], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
     let unit = |name: &str, archs: Vec<String>| {
         let mut compiler = toolkit.cuda(csrc);
         compiler.flag("-std=c++17").flag("--expt-relaxed-constexpr").flags(archs.iter().map(machine_code));
-        // nvcc compresses no machine code by itself: a quarter of the bytes.
-        compiler.flag("-Xfatbin=-compress-all").flag("--compress-mode=size");
+        compress(&mut compiler);
         let source = csrc.join(format!("layer/{name}.cu"));
         Unit { title: format!("layer {name}"), source, include: csrc.into(), rows: String::new(), compiler }
     };
@@ -127,6 +126,11 @@ pub fn machine_code(arch: impl std::fmt::Display) -> String {
     format!("-gencode=arch=compute_{arch},code=sm_{arch}")
 }
 
+/// Compresses machine code, which nvcc does not by itself: a quarter of the bytes. The driver expands a module when it loads it.
+fn compress(compiler: &mut cc::Build) {
+    compiler.flag("-Xfatbin=-compress-all").flag("--compress-mode=size");
+}
+
 fn compiler(kernel: &Kernel, csrc: &Path, toolkit: &Toolkit) -> cc::Build {
     let arch = kernel.arch.trim_start_matches("sm");
     let mut compiler = toolkit.cuda(csrc);
@@ -134,6 +138,9 @@ fn compiler(kernel: &Kernel, csrc: &Path, toolkit: &Toolkit) -> cc::Build {
         Language::Tile => compiler.flag("-std=c++20").flag("--enable-tile").flag(format!("-arch=sm_{arch}")),
         Language::Cuda => {
             compiler.include(&toolkit.cutlass_include);
+            if !kernel.features.is_empty() {
+                compress(&mut compiler); // formats and experts: many kernels of which a program needs few
+            }
             compiler.flag("-std=c++17").flag("--expt-relaxed-constexpr").flag(machine_code(arch))
         }
     };
