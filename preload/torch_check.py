@@ -128,15 +128,17 @@ def scaled(x):
     is_hopper = torch.cuda.get_device_capability() == (9, 0)
     results = []
     for m, n, k in ((1, 512, 1024), (16, 1024, 512), (100, 384, 1536), (300, 256, 2048), (1024, 512, 512)):
-        kinds = [((m, k), (n, k), True), ((1, k), (1, k), True), ((1, 128), (128, 128), False)]
-        for of_a, of_b, has_fast in kinds if is_hopper else kinds[:2]:
+        kinds = {"one": ((m, k), (n, k)), "rows": ((1, k), (1, k)), "blocks": ((1, 128), (128, 128))}
+        for kind, (of_a, of_b) in kinds.items():
+            if kind == "blocks" and not is_hopper:
+                continue
             (a, scale_a, exact_a), (b, scale_b, exact_b) = rounded(m, k, of_a), rounded(n, k, of_b)
-            for fast in (False, True) if has_fast else (False,):
+            for fast in (False,) if kind == "blocks" else (False, True):
                 if x.computed == torch.float64:
                     results.append(exact_a @ exact_b.t())
                 else:
                     by_columns = scale_a.t().contiguous().t()
-                    scales = [scale_a.view(()), scale_b.view(())] if of_a == (m, k) else [by_columns, scale_b.t()]
+                    scales = [scale_a.view(()), scale_b.view(())] if kind == "one" else [by_columns, scale_b.t()]
                     results.append(torch._scaled_mm(a, b.t(), *scales, out_dtype=x.stored, use_fast_accum=fast))
     return results
 

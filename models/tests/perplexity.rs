@@ -22,7 +22,7 @@ fn ours_is_that_of_stock() -> Result<()> {
     let windows = score::windows(&file, &score::text(), 80, 4)?;
     let perplexity = |name: &str, is_ours: bool| -> Result<f64> {
         let format: Format = name.parse().map_err(anyhow::Error::msg)?;
-        let mut model = file.model(format, is_ours, &Device::Cpu)?;
+        let mut model = file.model(format, is_ours, windows.len(), &Device::Cpu)?;
         score::perplexity(&mut *model, &windows, &Device::Cpu)
     };
     let [exact, ours] = [perplexity("f32", false)?, perplexity("f32", true)?];
@@ -35,6 +35,27 @@ fn ours_is_that_of_stock() -> Result<()> {
         [stock, ours].iter().all(|found| (found / exact - 1.0).abs() < 0.05),
         "{exact} in f32, stock {stock}, ours {ours}"
     );
+    Ok(())
+}
+
+/// Layers that are rounded at load have the perplexity of the numbers that their weights stand for. The file's own weights are in Q4_1, so this says nothing of what
+/// rounding does to a model.
+#[test]
+fn rounded_weights_are_those_of_stock() -> Result<()> {
+    let file = File::read(&weights::smollm2())?;
+    let windows = score::windows(&file, &score::text(), 24, 2)?;
+    let perplexity = |name: &str, is_ours: bool| -> Result<f64> {
+        let format: Format = name.parse().map_err(anyhow::Error::msg)?;
+        let mut model = file.model(format, is_ours, windows.len(), &Device::Cpu)?;
+        score::perplexity(&mut *model, &windows, &Device::Cpu)
+    };
+    let exact = perplexity("f32", false)?;
+    for (name, most) in [("fp8", 0.05), ("int8", 0.03), ("int4", 0.2), ("mxfp4", 0.5)] {
+        let [stock, ours] = [perplexity(name, false)?, perplexity(name, true)?];
+        println!("{name}: stock {stock:.4}, ours {ours:.4}, f32 {exact:.4}");
+        assert!((ours / stock - 1.0).abs() < 1e-4, "{name}: stock {stock}, ours {ours}");
+        assert!((ours / exact - 1.0).abs() < most, "{name}: {ours}, in f32 {exact}");
+    }
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use crate::Result;
 use candle::{DType, Device, Tensor};
 use candle_tilegemm::problem::Scale;
-use candle_tilegemm::{Format, Problem};
+use candle_tilegemm::Format;
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 

@@ -2,6 +2,7 @@
 
 use candle::quantized::GgmlDType;
 use candle::DType;
+use candle_tilegemm::nn::narrow::{Granularity, Quantizer};
 use std::fmt;
 use std::str::FromStr;
 
@@ -13,9 +14,11 @@ pub enum Format {
     Dense(DType),
     /// Dequantised and quantised again.
     Blocks(GgmlDType),
+    /// Dequantised, and the matrices of layers rounded to narrow weights as they are loaded; stock has the numbers that these stand for.
+    Rounded(Quantizer),
 }
 
-const NAMES: [(&str, Format); 9] = [
+const NAMES: [(&str, Format); 13] = [
     ("file", Format::File),
     ("f32", Format::Dense(DType::F32)),
     ("f16", Format::Dense(DType::F16)),
@@ -25,6 +28,10 @@ const NAMES: [(&str, Format); 9] = [
     ("q5_0", Format::Blocks(GgmlDType::Q5_0)),
     ("q4_1", Format::Blocks(GgmlDType::Q4_1)),
     ("q4_0", Format::Blocks(GgmlDType::Q4_0)),
+    ("fp8", Format::Rounded(Quantizer::Fp8(Granularity::Channel))),
+    ("int8", Format::Rounded(Quantizer::Int8 { group: None })),
+    ("int4", Format::Rounded(Quantizer::Int4 { group: Some(64), zeros: false })),
+    ("mxfp4", Format::Rounded(Quantizer::Mxfp4)),
 ];
 
 impl Format {

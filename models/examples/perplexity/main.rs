@@ -36,8 +36,8 @@ struct Args {
     /// Windows that the tokens are parted into; all go through the model together
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     windows: u32,
-    /// Formats of the weights: file, as they lie there; dequantised to f32, f16 or bf16; these quantised again to q8_0, q5_1, q5_0, q4_1 or q4_0. Else
-    /// file, bf16, f16 and q8_0, and on the CPU file and f32
+    /// Formats of the weights: file, as they lie there; dequantised to f32, f16 or bf16; these quantised again to q8_0, q5_1, q5_0, q4_1 or q4_0; or rounded to
+    /// fp8, int8, int4 or mxfp4. Else file, bf16, f16 and q8_0, and on the CPU file and f32
     #[arg(long, value_name = "FORMAT", value_delimiter = ',')]
     formats: Vec<Format>,
     /// Runs on the CPU where there is a GPU, too
@@ -74,7 +74,7 @@ fn run(args: &Args) -> Result<()> {
     let mut rows = vec![];
     for format in formats {
         let perplexity = |is_ours: bool| -> Result<f64> {
-            let mut model = file.model(format, is_ours, &device)?;
+            let mut model = file.model(format, is_ours, windows.len(), &device)?;
             score::perplexity(&mut *model, &windows, &device)
         };
         let of = |who: &str| format!("{who} in {format}");

@@ -7,7 +7,8 @@ use candle::quantized::gguf_file::{self, Content, Value};
 use candle::quantized::QTensor;
 use candle::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
-use candle_tilegemm_models::{models as ours, Config};
+use candle_tilegemm::nn::narrow::{QuantWeight, Quantizer};
+use candle_tilegemm_models::{models as ours, Cache, Config, Decoder, Quantization};
 use candle_transformers::models as stock;
 use std::collections::HashMap;
 use std::io::Cursor;
@@ -43,6 +44,15 @@ impl Model for (ours::llama::Llama, ours::llama::Cache) {
     }
 }
 
+impl Model for (Decoder, Cache) {
+    fn forward(&mut self, tokens: &Tensor, _: usize) -> candle::Result<Tensor> {
+        let tokens = tokens.flatten_all()?.to_vec1::<u32>()?;
+        let (decoder, cache) = self;
+        let of_slot = |(slot, token): (usize, &u32)| decoder.prefill(slot, &[*token], cache);
+        Tensor::stack(&tokens.iter().enumerate().map(of_slot).collect::<candle::Result<Vec<_>>>()?, 0)
+    }
+}
+
 pub struct File {
     bytes: Vec<u8>,
     pub content: Content,
@@ -65,13 +75,36 @@ impl File {
         Ok(Self { bytes, content, config })
     }
 
-    /// A model with the file's weights in this format.
-    pub fn model(&self, format: Format, is_ours: bool, device: &Device) -> Result<Box<dyn Model>> {
+    /// A model with the file's weights in this format, for so many sequences.
+    pub fn model(&self, format: Format, is_ours: bool, sequences: usize, device: &Device) -> Result<Box<dyn Model>> {
         match format {
             Format::File => self.quantised(&self.bytes, is_ours, device),
             Format::Blocks(_) => self.quantised(&self.requantised(format)?, is_ours, device),
-            Format::Dense(dtype) => self.dense(dtype, is_ours, device),
+            Format::Dense(dtype) => self.dense(self.weights(dtype, device)?, dtype, is_ours, device),
+            Format::Rounded(to) => self.rounded(to, is_ours, sequences, device),
         }
+    }
+
+    fn rounded(&self, to: Quantizer, is_ours: bool, sequences: usize, device: &Device) -> Result<Box<dyn Model>> {
+        let dtype = if device.is_cpu() { DType::F32 } else { DType::BF16 };
+        let mut weights = self.weights(dtype, device)?;
+        if !is_ours {
+            for (_, weight) in weights.iter_mut().filter(|(name, _)| name.ends_with("_proj.weight")) {
+                *weight = QuantWeight::quantize(weight, to)?.to_tensor()?.to_dtype(dtype)?.to_device(device)?;
+            }
+            return self.dense(weights, dtype, false, device);
+        }
+        let Config { hidden, layers, heads, kv_heads, feed_forward, vocabulary, eps, rope_base, max_positions, .. } =
+            self.config;
+        let config = Config::from_json(&format!(
+            r#"{{"model_type": "llama", "hidden_size": {hidden}, "num_hidden_layers": {layers}, "num_attention_heads": {heads}, "num_key_value_heads": {kv_heads},
+            "intermediate_size": {feed_forward}, "vocab_size": {vocabulary}, "rms_norm_eps": {eps:e}, "rope_theta": {rope_base:.1}, "tie_word_embeddings": true,
+            "max_position_embeddings": {max_positions}}}"#
+        ))?;
+        let config = config.with_quantization(Quantization::Rounded(to));
+        let decoder = Decoder::load(&config, VarBuilder::from_tensors(weights, dtype, device))?;
+        let cache = Cache::new(&decoder, sequences)?;
+        Ok(Box::new((decoder, cache)))
     }
 
     fn quantised(&self, bytes: &[u8], is_ours: bool, device: &Device) -> Result<Box<dyn Model>> {
@@ -110,7 +143,13 @@ impl File {
         Ok(bytes.into_inner())
     }
 
-    fn dense(&self, dtype: DType, is_ours: bool, device: &Device) -> Result<Box<dyn Model>> {
+    fn dense(
+        &self,
+        weights: HashMap<String, Tensor>,
+        dtype: DType,
+        is_ours: bool,
+        device: &Device,
+    ) -> Result<Box<dyn Model>> {
         let Config { hidden, layers, heads, kv_heads, feed_forward, vocabulary, eps, rope_base, max_positions, .. } =
             self.config;
         let config = stock::llama::Config {
@@ -126,7 +165,7 @@ impl File {
             tie_word_embeddings: true,
             ..stock::llama::Config::config_7b_v2(false)
         };
-        let weights = VarBuilder::from_tensors(self.weights(dtype, device)?, dtype, device);
+        let weights = VarBuilder::from_tensors(weights, dtype, device);
         if !is_ours {
             let cache = stock::llama::Cache::new(true, dtype, &config, device)?;
             return Ok(Box::new((stock::llama::Llama::load(weights, &config)?, cache)));

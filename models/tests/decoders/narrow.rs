@@ -36,8 +36,8 @@ fn checkpoints(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Logits are nearer to those of the CPU with activations in 8 bits than to those with activations as they come. They are not the same: a number of bf16 may have
-/// another neighbour in 8 bits than the number of f32 that it comes from.
+/// Logits are nearer to those of the CPU with activations in 8 bits than to those with activations as they come, all in bf16: a number with one more rounding may have
+/// another neighbour in 8 bits.
 fn in_8_bits(device: &Device) -> Result<()> {
     let model = Model::new("llama", "", Stored::Fp8Tensor, 52)?;
     let tokens: Vec<u32> = (0..40).map(|i| i * 7 % 50).collect();
@@ -46,12 +46,12 @@ fn in_8_bits(device: &Device) -> Result<()> {
         decoder.prefill(0, &tokens, &mut Cache::new(&decoder, 1)?)?.to_device(&Device::Cpu)
     };
     let ours = logits(&model.config, DType::BF16, device)?;
-    let of_cpu = logits(&model.config, DType::F32, &Device::Cpu)?;
-    let as_they_come = logits(&model.config.clone().with_wide_activations(), DType::F32, &Device::Cpu)?;
+    let of_cpu = logits(&model.config, DType::BF16, &Device::Cpu)?;
+    let as_they_come = logits(&model.config.clone().with_wide_activations(), DType::BF16, &Device::Cpu)?;
     let [near, far] = [difference(&ours, &of_cpu)?, difference(&ours, &as_they_come)?];
     // Others have no such products, and multiply by x as it comes.
     let rounds = candle_tilegemm::launch::device_info(0)?.capability / 10 == 9;
-    if near > 0.7 * far && rounds {
+    if near >= far && rounds {
         bail!("{near:e} from activations in 8 bits, {far:e} from activations as they come");
     }
     Ok(())
