@@ -52,8 +52,8 @@ fn is_for_digits(case: &Case) -> bool {
 
 fitted! {
     GgufGemv {
-        /// 16 rows of W times up to eight rows of A, by a block with all warps, by format: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k, q6k.
-        unit_us: [f64; 10] = "us", 0.1 to 10.0;
+        /// 16 rows of W times up to eight rows of A, by a block with all warps, by format: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k, q6k, mxfp4, iq4_nl, iq4_xs.
+        unit_us: [f64; 13] = "us", 0.1 to 10.0;
         /// The share of this time that does not depend on the number of warps.
         latency: f64 = "", 0.0 to 1.0;
         /// The time with more than eight rows of A, over the time with eight.
