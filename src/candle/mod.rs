@@ -3,7 +3,7 @@
 //! `crate::candle` is this folder; the files name the dependency as `::candle`.
 
 mod activation;
-#[cfg(any(feature = "cuda", test))]
+mod block_numbers;
 pub(crate) mod blocks;
 mod cpu;
 pub mod cublaslt;
@@ -18,6 +18,7 @@ mod lowering;
 pub mod nn;
 mod numbers;
 mod op;
+mod qweights;
 mod routing;
 mod tensors;
 
