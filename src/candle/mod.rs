@@ -12,6 +12,7 @@ mod cuda;
 mod gated;
 mod gates;
 mod gemm_op;
+pub mod gguf;
 mod grouped_gemm;
 mod into;
 mod lowering;
