@@ -21,8 +21,10 @@ use limits::Limits;
 const ARCHS: [&str; 9] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm100f", "sm120", "sm120a"];
 const DTYPES: [&str; 6] = ["f16", "bf16", "f32", "f64", "f8e4m3", "i8"];
 /// The formats of B beside those of `dtype`: blocks of GGUF, and narrow weights.
-const OTHERS_OF_B: [&str; 15] =
-    ["q4k", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2k", "q3k", "q5k", "q6k", "u4", "f4e2m1", "i8", "u8", "f8e4m3"];
+const OTHERS_OF_B: [&str; 18] = [
+    "q4k", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2k", "q3k", "q5k", "q6k", "mxfp4", "iq4_nl", "iq4_xs", "u4",
+    "f4e2m1", "i8", "u8", "f8e4m3",
+];
 /// Ways to multiply; `native`, the dtype itself, is the default of a row.
 const MATHS: [&str; 4] = ["native", "tf32", "bf16x6", "fast_accum"];
 const LAYOUTS: [&str; 5] = ["nn", "nt", "tn", "tt", "any"];
@@ -292,7 +294,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     split: row.split,
                     stages: row.stages,
                     warps: row.warps,
-                    align: if row.align == 0 { dtype_bytes(dtype) } else { row.align },
+                    align: if row.align == 0 { dtype_bytes(dtype) } else { align_of(&row, b) },
                     schedule: row.schedule.clone(),
                     epilogue: row.epilogue.clone(),
                     fast: row.fast,
@@ -315,6 +317,15 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
 fn operands(row: &Row) -> impl Iterator<Item = (&String, &String)> {
     let of = move |dtype| row.b.iter().chain(row.b.is_empty().then_some(dtype)).map(move |b| (dtype, b));
     row.dtype.iter().flat_map(of)
+}
+
+/// The alignment of a row's kernel for this format of B: blocks of an odd number of bytes lie at any byte.
+fn align_of(row: &Row, b: &str) -> u32 {
+    if b == "mxfp4" {
+        row.align.min(1)
+    } else {
+        row.align
+    }
 }
 
 /// family [arch] dtype [b] [out] [math] layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
@@ -344,7 +355,7 @@ fn name(family: &str, row: &Row, arch: &str, [dtype, b]: [&String; 2], layout: &
         parts.push(format!("w{}", row.warps));
     }
     if row.align > 0 && row.align < 16 {
-        parts.push(format!("align{}", row.align));
+        parts.push(format!("align{}", align_of(row, b)));
     }
     parts.join("_")
 }

@@ -116,7 +116,7 @@ pub mod workspace;
 
 // `self::candle` is the folder of this crate, not the dependency.
 #[cfg(feature = "candle")]
-pub use self::candle::{cublaslt, nn, prepare, Gemm, GemmExt, GroupedGemm};
+pub use self::candle::{cublaslt, gguf, nn, prepare, Gemm, GemmExt, GroupedGemm};
 pub use config::Config;
 pub use error::{Cause, Error, Result};
 pub use problem::f32_mode::{f32_mode, set_f32_mode};

@@ -10,7 +10,7 @@
 use crate::arch::DeviceInfo;
 use crate::cost::{distinct, pipeline};
 use crate::kernel::{Fusion, Limits, INT};
-use crate::problem::{Format, Layout, Operand, Problem, MAX_ALIGN};
+use crate::problem::{power_of_two_in, Format, Layout, Operand, Problem, MAX_ALIGN};
 use crate::workspace::partition::Footprint;
 
 /// Lines of copies are a multiple of this number of elements apart.
@@ -327,8 +327,8 @@ fn has_weights_to_convert(problem: &Problem) -> bool {
         let wide = a.format == d.format || d.format == Format::F32;
         return wide && *n.max(k) < INT - PITCH && Limits::check_factors(problem).is_ok();
     }
-    // Words of blocks whose size is a multiple of 4 bytes are read at once.
-    let word = if b.format.block().bytes.is_multiple_of(4) { 4 } else { 2 };
+    // Words of blocks whose size is a multiple of 4 bytes are read at once; blocks of an odd size lie at any byte.
+    let word = power_of_two_in(b.format.block().bytes as u64).min(4);
     b.pointer_align >= word && [Format::F32, Format::BF16].contains(&a.format) && a.format == d.format
 }
 

@@ -10,7 +10,7 @@
 //! batch = 1                    # 1 unless given
 //! layout = "nt"                # nn, nt, tn or tt, the row-major way
 //! dtype = "bf16"               # A and B: f16, bf16, f32 or f64
-//! b = "q4k"                    # B, where B has blocks of a GGUF file, along K: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k or q6k
+//! b = "q4k"                    # B, where B has blocks of a GGUF file, along K: a name of `Format::blocks`, as q6k or iq4_xs
 //! b = "u4"                     # or B of narrow weights: f8e4m3, u4, u8, i8 or f4e2m1; `dtype = "f8e4m3"` or "i8" are activations in 8 bits, beside the same weights
 //! scale = "g128"               # the factors of narrow weights: tensor, row, g128 or 128x128; those of checkpoints unless given
 //! zeros = true                 # zeros beside the factors (u4 and u8)

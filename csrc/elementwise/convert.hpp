@@ -41,17 +41,16 @@ struct Blocks {
         for (int j = 0; j < width; j++) x[j] = i == j ? number : x[j];
       }
     };
-    // A word of blocks at odd multiples of 2 bytes touches bytes behind the row.
-    if (!Row::has_words && row == last_row && (span + 1) * gguf::span >= k) return exactly();
+    // A word at no multiple of 4 bytes touches bytes behind the row.
+    if (Row::multiple < 4 && row == last_row && (span + 1) * gguf::span >= k) return exactly();
     const Row of(line + span * Row::bytes);
     const int group = in_span / Row::scaled;
     const float scale = of.scale(group), least = of.min(group);
     if (!isfinite(scale) || !isfinite(least)) return exactly();
-    constexpr bool is_signed = F == TG_Q8_0;
-    constexpr float base = float((1 << 23) + (is_signed ? 128 : int(Row::zero)));
+    constexpr float base = float((1 << 23) + int(Row::unsigned_zero));
 #pragma unroll
     for (int t = 0; t < 4; t++) {
-      const uint32_t codes = of.codes(s, t) ^ (is_signed ? 0x80808080 : 0);
+      const uint32_t codes = of.unsigned_codes(s, t);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         x[4 * t + i] = fmaf(gguf::with_byte(codes, i) - base, scale, -least);
@@ -139,6 +138,9 @@ inline tg_status convert_to_bf16(tg_format format, const tg_gemm_args& args) {
     case TG_Q4K: return launch_convert<__nv_bfloat16, Blocks<TG_Q4K>>(args);
     case TG_Q5K: return launch_convert<__nv_bfloat16, Blocks<TG_Q5K>>(args);
     case TG_Q6K: return launch_convert<__nv_bfloat16, Blocks<TG_Q6K>>(args);
+    case TG_MXFP4: return launch_convert<__nv_bfloat16, Blocks<TG_MXFP4>>(args);
+    case TG_IQ4_NL: return launch_convert<__nv_bfloat16, Blocks<TG_IQ4_NL>>(args);
+    case TG_IQ4_XS: return launch_convert<__nv_bfloat16, Blocks<TG_IQ4_XS>>(args);
     default: return TG_UNSUPPORTED;
   }
 }

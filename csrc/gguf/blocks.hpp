@@ -9,7 +9,9 @@ struct Block {
   int elements, bytes;
 };
 
-constexpr bool is_block(tg_format format) { return format >= TG_Q4_0 && format <= TG_Q6K; }
+constexpr bool is_block(tg_format format) {
+  return (format >= TG_Q4_0 && format <= TG_Q6K) || (format >= TG_MXFP4 && format <= TG_IQ4_XS);
+}
 
 constexpr __host__ __device__ Block block_of(tg_format format) {
   switch (format) {
@@ -23,6 +25,9 @@ constexpr __host__ __device__ Block block_of(tg_format format) {
     case TG_Q4K: return {256, 144};
     case TG_Q5K: return {256, 176};
     case TG_Q6K: return {256, 210};
+    case TG_MXFP4: return {32, 17};
+    case TG_IQ4_NL: return {32, 18};
+    case TG_IQ4_XS: return {256, 136};
     default: return {1, 0};
   }
 }
@@ -40,6 +45,35 @@ __host__ __device__ inline float half_at(const uint8_t* at) {
   return __half2float(__half(raw));
 }
 
+// The numbers that codes of 4 bits stand for, as bytes in two's complement, code 0 in the lowest byte: of iq4_nl and
+// iq4_xs, and twice the numbers of mxfp4.
+struct Codebook {
+  uint64_t low, high;
+
+  // With so much added to each number.
+  constexpr __host__ __device__ uint64_t plus(bool is_high, int more) const {
+    uint64_t sums = 0;
+    for (int i = 0; i < 64; i += 8) sums |= (((is_high ? high : low) >> i) + more & 255) << i;
+    return sums;
+  }
+};
+constexpr __host__ __device__ Codebook codebook_of(tg_format format) {
+  return format == TG_MXFP4 ? Codebook{0x0c08060403020100, 0xf4f8fafcfdfeff00}
+                            : Codebook{0xf6eaddcfbfad9881, 0x7159453526190d01};
+}
+
+// The upper bytes of twice the numbers of mxfp4 in f16, whose lower bytes are 0.
+constexpr Codebook halves_of_mxfp4 = {0x4a48464442403c00, 0xcac8c6c4c2c0bc80};
+
+// Scales of mxfp4 up to 2^40 leave sums finite, as far as activations do.
+constexpr int log2_of_tame = 40;
+
+// Half the power of two of a block of mxfp4, for twice the numbers: 2^-128 of code 0, and NaN of 255.
+__host__ __device__ inline float scale_of_mxfp4(uint8_t code) {
+  const uint32_t bits = code < 2 ? 0x00200000u << code : code < 255 ? (code - 1u) << 23 : 0x7fc00000u;
+  return reinterpret_cast<const float&>(bits);
+}
+
 // The scale and the minimum of numbers 32 j ... 32 j + 31 of q4k and q5k: 6 bits each, in 12 bytes.
 struct ScaleAndMin {
   int scale, min;
@@ -49,7 +83,8 @@ __host__ __device__ inline ScaleAndMin scale_and_min(const uint8_t* packed, int 
   return {(packed[j + 4] & 15) | packed[j - 4] >> 6 << 4, packed[j + 4] >> 4 | packed[j] >> 6 << 4};
 }
 
-// Number i of a block. The f32 operations are those of candle's `to_float`.
+// Number i of a block. The f32 operations are those of candle's `to_float`, and of ggml's where candle has no such
+// format.
 __host__ __device__ inline float number(tg_format format, const uint8_t* block, int i) {
   const int half = i / 16, byte = i % 16;  // of the formats with 32 numbers: two halves of 16
   const int part = i / 128, row = i % 128 / 32,
@@ -89,6 +124,20 @@ __host__ __device__ inline float number(tg_format format, const uint8_t* block, 
       const int low = nibble(block[64 * part + 32 * (row % 2) + at], row / 2);
       const int q = (low | (block[128 + 32 * part + at] >> 2 * row & 3) << 4) - 32;
       return half_at(block + 208) * float(int8_t(block[192 + i / 16])) * float(q);
+    }
+    case TG_MXFP4:
+    case TG_IQ4_NL:
+    case TG_IQ4_XS: {
+      const bool is_long = format == TG_IQ4_XS;
+      const uint8_t* pairs = block + (is_long ? 8 + i / 32 * 16 : format == TG_MXFP4 ? 1 : 2);
+      const int code = nibble(pairs[byte], half % 2);
+      const Codebook book = codebook_of(format);
+      const float q = float(int8_t((code < 8 ? book.low : book.high) >> 8 * (code % 8)));
+      if (format == TG_MXFP4) return scale_of_mxfp4(block[0]) * q;
+      if (format == TG_IQ4_NL) return half_at(block) * q;
+      const int sub = i / 32;
+      const int scale = nibble(block[4 + sub / 2], sub % 2) | (block[2 + sub / 4] >> 2 * (sub % 4) & 3) << 4;
+      return half_at(block) * float(scale - 32) * q;
     }
     default: return 0.0f;
   }

@@ -37,12 +37,14 @@ __device__ __noinline__ float number_of_w(const uint8_t* row, int64_t k) {
 }
 
 // Whether a block's scale or minimum is not finite. The scales of a block of 256 are integers times these, and stay
-// finite with them.
+// finite with them. Of mxfp4, whether a scale is so large that numbers between the weights and the sums may not be
+// finite.
 template <tg_format F>
 __device__ __forceinline__ bool is_wild(const uint8_t* block) {
+  if constexpr (F == TG_MXFP4) return block[0] > 127 + log2_of_tame;
   constexpr int scale = F == TG_Q2K ? 80 : F == TG_Q3K ? 108 : F == TG_Q6K ? 208 : 0;
   constexpr bool has_min = F == TG_Q4_1 || F == TG_Q5_1 || F == TG_Q2K || F == TG_Q4K || F == TG_Q5K;
-  // Blocks lie at multiples of 2 bytes.
+  // Blocks of other formats lie at multiples of 2 bytes.
   const __half* const halves = reinterpret_cast<const __half*>(block + scale);
   return __hisinf(halves[0]) || __hisnan(halves[0]) || (has_min && (__hisinf(halves[1]) || __hisnan(halves[1])));
 }

@@ -89,15 +89,15 @@ struct Activations {
 constexpr float from_sums = 65536.0f;
 constexpr uint32_t two_to_sums = 0x37803780;  // 2^-16 in bf16, twice
 
-// Four codes, a byte each, less the code of zero, times 2^-16, in bf16, exactly. A large activation would leave the
-// rest of any other zero in the sums.
+// A lane's four codes of step s, less the code of zero, times 2^-16, in bf16, exactly. A large activation would leave
+// the rest of any other zero in the sums.
 template <tg_format F>
-__device__ __forceinline__ void codes_to_bf16(uint32_t codes, uint32_t& first, uint32_t& second) {
+__device__ __forceinline__ void codes_to_bf16(const Row<F>& row, int s, int t, uint32_t& first, uint32_t& second) {
   // 0x4300 is 128, and the last seven bits of bf16 count ones there. 0xbb00 is -128 times 2^-16.
-  first = __byte_perm(codes, 0x43434343, 0x4140), second = __byte_perm(codes, 0x43434343, 0x4342);
+  row.pairs(false, s, t, 0x43434343, first, second);
   const auto scaled = [](uint32_t pair) {
     uint32_t number = pair, less = 0xbb00bb00 + 0x00010001 * Row<F>::zero;  // 128 + code; -128 - zero
-    if constexpr (F == TG_Q8_0)
+    if constexpr (Row<F>::is_signed)
       number = pair & 0xff7fff7f,
       less = (pair & 0x00800080) | 0xbb00bb00;  // 128 + seven bits; -128, or -256 where the sign is set
     const auto two = [](uint32_t x) { return reinterpret_cast<const __nv_bfloat162&>(x); };
@@ -158,7 +158,7 @@ struct Span {
         for (int s = (i + j) * steps_of_scale; s < (i + j + 1) * steps_of_scale; s++) {
           uint32_t a[4];  // (MMA), of W
 #pragma unroll
-          for (int r = 0; r < 2; r++) codes_to_bf16<S::format>(rows[r].codes(s, t), a[r], a[2 + r]);
+          for (int r = 0; r < 2; r++) codes_to_bf16(rows[r], s, t, a[r], a[2 + r]);
 #pragma unroll
           for (int tile = 0; tile < S::tiles; tile++) multiply(sum[tile], a, x[tile][s]);
         }

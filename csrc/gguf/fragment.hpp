@@ -13,15 +13,22 @@ namespace {
 
 constexpr int span = 256, step = 16, steps = span / step;
 
-// Bytes of a row from a multiple of 2 bytes on; of 4 where `WORDS`. A word may touch the 4 bytes behind itself and the
-// 2 bytes before.
-template <bool WORDS>
+// Bytes of a row from a multiple of `MULTIPLE` bytes on: 1, 2 or 4. A word may touch the 4 bytes behind itself and the
+// 3 bytes before.
+template <int MULTIPLE>
 struct Image {
   const uint8_t* at;
 
-  // `offset` is even.
+  // `offset` is a multiple, too, of 2 or 4.
   __device__ uint32_t word(int offset) const {
-    if constexpr (WORDS) return *reinterpret_cast<const uint32_t*>(at + offset);
+    if constexpr (MULTIPLE == 4) return *reinterpret_cast<const uint32_t*>(at + offset);
+    if constexpr (MULTIPLE == 1) {
+      // As below, from one of four places that depend on the address.
+      const int behind = offset % 4;
+      const uint32_t odd = uint32_t(reinterpret_cast<uintptr_t>(at)) + behind;
+      const uint32_t* const words = reinterpret_cast<const uint32_t*>(at + behind - odd % 4 + (offset - behind));
+      return __funnelshift_r(words[0], words[1], 8 * odd);  // modulo 32
+    }
     // Two aligned words at a place that does not depend on the address, so that a compiler adds constants to one
     // register.
     const bool is_odd = reinterpret_cast<uintptr_t>(at) & 2;
@@ -49,14 +56,22 @@ template <tg_format F>
 struct Row {
   static constexpr Block block = block_of(F);
   static constexpr int blocks = span / block.elements, bytes = blocks * block.bytes;
-  static constexpr bool has_words = block.bytes % 4 == 0;
+  // Of bytes, from block to block.
+  static constexpr int multiple = block.bytes % 4 == 0 ? 4 : block.bytes % 2 == 0 ? 2 : 1;
+  // Whether codes are places in a table.
+  static constexpr bool has_book = F == TG_MXFP4 || F == TG_IQ4_NL || F == TG_IQ4_XS;
   // Numbers that share a scale.
   static constexpr int scaled = F == TG_Q2K || F == TG_Q3K || F == TG_Q6K ? 16 : 32;
   static constexpr bool has_min = F == TG_Q4_1 || F == TG_Q5_1 || F == TG_Q2K || F == TG_Q4K || F == TG_Q5K;
   // The code of 0.
-  static constexpr uint32_t zero = F == TG_Q4_0 ? 8 : F == TG_Q5_0 ? 16 : F == TG_Q3K ? 4 : F == TG_Q6K ? 32 : 0;
+  static constexpr uint32_t zero = F == TG_Q4_0    ? 8
+                                   : F == TG_Q5_0  ? 16
+                                   : F == TG_Q3K   ? 4
+                                   : F == TG_Q6K   ? 32
+                                   : F == TG_MXFP4 ? 12
+                                                   : 0;
 
-  Image<has_words> row;
+  Image<multiple> row;
   float d, m;  // of the block of 256
 
   __device__ explicit Row(const uint8_t* at) : row{at}, d(0), m(0) {
@@ -64,10 +79,12 @@ struct Row {
     if constexpr (F == TG_Q3K) d = row.half(108);
     if constexpr (F == TG_Q4K || F == TG_Q5K) d = row.half(0), m = row.half(2);
     if constexpr (F == TG_Q6K) d = row.half(208);
+    if constexpr (F == TG_IQ4_XS) d = row.half(0);
   }
 
-  // The codes of a lane's four numbers of step s, a byte each.
+  // The codes of a lane's four numbers of step s, a byte each: of a format with a table, the entries and the zero.
   __device__ uint32_t codes(int s, int t) const {
+    if constexpr (has_book) return entries(s / 2, t, zero).of_step(s);
     const int b = s / 2 * block.bytes, h = s % 2,
               at = 16 * h + 4 * t;          // the block of 32, its half, and the place in 32 bytes
     const int part = s / 8, r = s / 2 % 4;  // of 128 numbers; of rows of 32 numbers
@@ -96,13 +113,61 @@ struct Row {
     return 0;
   }
 
-  // The same as bytes without a sign: 128 more in q8_0, whose codes have one.
-  static constexpr bool is_signed = F == TG_Q8_0;
-  __device__ uint32_t unsigned_codes(int s, int t) const { return is_signed ? codes(s, t) ^ 0x80808080u : codes(s, t); }
+  // The same as bytes without a sign: 128 more where codes have one.
+  static constexpr bool is_signed = F == TG_Q8_0 || F == TG_IQ4_NL || F == TG_IQ4_XS;
+  __device__ uint32_t unsigned_codes(int s, int t) const {
+    if constexpr (has_book) return entries(s / 2, t, unsigned_zero).of_step(s);
+    return is_signed ? codes(s, t) ^ 0x80808080u : codes(s, t);
+  }
   static constexpr uint32_t unsigned_zero = is_signed ? 128 : zero;
+
+  // The same, each below a byte of `above`, two to a word.
+  __device__ void pairs(bool is_unsigned, int s, int t, uint32_t above, uint32_t& first, uint32_t& second) const {
+    if constexpr (has_book) {
+      entries(s / 2, t, is_unsigned ? unsigned_zero : zero).pairs(s, above, first, second);
+    } else {
+      const uint32_t four = is_unsigned ? unsigned_codes(s, t) : codes(s, t);
+      first = __byte_perm(four, above, 0x4140), second = __byte_perm(four, above, 0x4342);
+    }
+  }
+
+  // Entries of a lane's eight numbers of steps 2 b and 2 b + 1: the first two numbers of either step by turns, and the
+  // others.
+  struct Entries {
+    uint32_t first, last;
+
+    __device__ uint32_t of_step(int s) const { return __byte_perm(first, last, s % 2 ? 0x7531 : 0x6420); }
+    __device__ void pairs(int s, uint32_t above, uint32_t& two, uint32_t& others) const {
+      const int select = s % 2 ? 0x4341 : 0x4240;
+      two = __byte_perm(first, above, select), others = __byte_perm(last, above, select);
+    }
+    // Each above a byte of zeros.
+    __device__ void high(int s, uint32_t& two, uint32_t& others) const {
+      const int select = s % 2 ? 0x3414 : 0x2404;
+      two = __byte_perm(first, 0, select), others = __byte_perm(last, 0, select);
+    }
+  };
+  // Of the format's table, with so much added to each.
+  __device__ Entries entries(int b, int t, int more) const {
+    constexpr Codebook book = codebook_of(F);
+    return entries_of(b, t, {book.plus(false, more), book.plus(true, more)});
+  }
+  // What both steps need is the same code, so that a compiler makes it once.
+  __device__ Entries entries_of(int b, int t, Codebook book) const {
+    constexpr int at = F == TG_MXFP4 ? 1 : F == TG_IQ4_NL ? 2 : 8, bytes = F == TG_IQ4_XS ? 16 : block.bytes;
+    const uint32_t nibbles = row.word(at + b * bytes + 4 * t);
+    // Bit 3 of a code chooses between the halves of the table.
+    const uint32_t places = nibbles & 0x77777777, halves = 0x32103210 | (nibbles & 0x88888888) >> 1;
+    const auto four = [&](int bits) {
+      return __byte_perm(__byte_perm(uint32_t(book.low), uint32_t(book.low >> 32), places >> bits),
+                         __byte_perm(uint32_t(book.high), uint32_t(book.high >> 32), places >> bits), halves >> bits);
+    };
+    return {four(0), four(16)};
+  }
 
   // The scale and the minimum of the numbers `scaled * i` and following.
   __device__ float scale(int i) const {
+    if constexpr (F == TG_MXFP4) return scale_of_mxfp4(row.at[i * block.bytes]);
     if constexpr (block.elements == 32) return row.half(i * block.bytes);
     return times_byte(d, scales(i / 4), i % 4, zero_of_scales);
   }
@@ -129,7 +194,7 @@ struct Row {
   }
 
  private:
-  static constexpr int zero_of_scales = F == TG_Q3K ? 32 : F == TG_Q6K ? 128 : 0;
+  static constexpr int zero_of_scales = F == TG_Q3K || F == TG_IQ4_XS ? 32 : F == TG_Q6K ? 128 : 0;
 
   // Scales and minima 4 i ... 4 i + 3 of a block of 256, a byte each.
   __device__ uint32_t scales(int i) const {
@@ -137,6 +202,12 @@ struct Row {
     if constexpr (F == TG_Q3K)
       return (row.word(96 + i % 2 * 4) >> i / 2 * 4 & 0x0f0f0f0f) | (row.word(104) >> 2 * i & 0x03030303) << 4;
     if constexpr (F == TG_Q6K) return row.word(192 + 4 * i) ^ 0x80808080;
+    if constexpr (F == TG_IQ4_XS) {
+      // Four nibbles of the low bits, and four pairs of high bits, go to a byte each.
+      const uint32_t low = row.word(4) >> 16 * i & 0xffff, high = row.word(0) >> (16 + 8 * i) & 0xff;
+      const uint32_t pairs = (low | low << 8) & 0x00ff00ff, fours = (high | high << 12) & 0x000f000f;
+      return ((pairs | pairs << 4) & 0x0f0f0f0f) | ((fours | fours << 6) & 0x03030303) << 4;
+    }
     const uint32_t first = row.word(4);  // of q4k and q5k
     return i == 0 ? first & 0x3f3f3f3f : (row.word(12) & 0x0f0f0f0f) | (first >> 2 & 0x30303030);
   }

@@ -56,13 +56,18 @@ struct HalfWeights {
   }
 
   __device__ static void convert(const Row& row, int s, int t, Factor factor, uint32_t& first, uint32_t& second) {
-    const uint32_t codes = row.unsigned_codes(s, t);
-    const auto weights = [&](uint32_t select) {
-      const __half2 code = __hadd2(as_half2(__byte_perm(codes, 0x64646464, select)),
-                                   __float2half2_rn(-float(1024 + Row::unsigned_zero)));
-      return as_bits(__hfma2(code, as_half2(factor.x), as_half2(factor.y)));
-    };
-    first = weights(0x4140), second = weights(0x4342);
+    if constexpr (S::format == TG_MXFP4) {
+      row.entries_of(s / 2, t, halves_of_mxfp4).high(s, first, second);
+      const auto weights = [&](uint32_t two) { return as_bits(__hmul2(as_half2(two), as_half2(factor.x))); };
+      first = weights(first), second = weights(second);
+    } else {
+      row.pairs(true, s, t, 0x64646464, first, second);
+      const auto weights = [&](uint32_t two) {
+        const __half2 code = __hadd2(as_half2(two), __float2half2_rn(-float(1024 + Row::unsigned_zero)));
+        return as_bits(__hfma2(code, as_half2(factor.x), as_half2(factor.y)));
+      };
+      first = weights(first), second = weights(second);
+    }
   }
 
   template <int width>
@@ -85,7 +90,13 @@ struct HalfWeights {
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
     float change = 1.0f;
     if (largest * power > 60000.0f || (largest * power < 0.125f && largest > 0.0f)) {
-      const float next = power_of(exponent_to_scale(largest));
+      uint32_t exponent = exponent_to_scale(largest);
+      // Scales of mxfp4 have all exponents, and changes do not: a weight that is infinite then has a wild scale.
+      if constexpr (S::format == TG_MXFP4) {
+        const uint32_t before = __float_as_uint(power) >> 23, least = before > 114 ? before - 100 : 14;
+        exponent = max(min(exponent, min(127u + log2_of_tame, before + 100)), least);
+      }
+      const float next = power_of(exponent);
       change = over(next, power), power = next;
     }
     uint4* const to = reinterpret_cast<uint4*>(factors.table + lane / 2 * S::Factors::pitch + lane % 2 * share);

@@ -37,8 +37,8 @@ __device__ __forceinline__ uint32_t row_bytes(const tg_gemm_args& args) {
   return uint32_t(args.k) / block.elements * block.bytes;
 }
 
-// Bytes in shared memory from `bytes` bytes of a row to those of the next row, for a row at any multiple of 2 bytes: an
-// odd multiple of 16, which spreads eight rows over all banks.
+// Bytes in shared memory from `bytes` bytes of a row to those of the next row, for a row at any byte: an odd multiple
+// of 16, which spreads eight rows over all banks.
 constexpr int shared_pitch(int bytes) {
   const int least = (bytes + 15 + 15) / 16 * 16;
   return least % 32 ? least : least + 16;

@@ -14,15 +14,23 @@ namespace {
 template <tg_format F>
 struct Values {
   using Row = gguf::Row<F>;
-  // Codes of seven bits or fewer lie in the third byte of a float at 128. The codes of q8_0 have eight, and need a
+  // Codes of seven bits or fewer lie in the third byte of a float at 128. Codes with a sign have eight, and need a
   // float at 32768.
-  static constexpr bool has_eight_bits = F == TG_Q8_0;
+  static constexpr bool has_eight_bits = Row::is_signed;
   static constexpr uint32_t magic = has_eight_bits ? 0x47000000 : 0x43000000;
   static constexpr float base = (has_eight_bits ? 32768.0f : 128.0f) + float(Row::unsigned_zero);
 
-  // factor * (code - zero) - least, where `start` is start_of(factor, least). Two roundings, to 24 bits each: that of
-  // `start` and this one.
-  __device__ static float start_of(float factor, float least) { return -(base * factor + least); }
+  // Scales of mxfp4 are powers of two: weights are exact in bf16, and one operation makes two of two codes.
+  static constexpr bool is_exact = F == TG_MXFP4;
+
+  // What convert() needs of a factor and a minimum.
+  __device__ static float2 factors_of(float factor, float least) {
+    const float start = -(base * factor + least);
+    if constexpr (!is_exact) return make_float2(factor, start);
+    return make_float2(__uint_as_float(pair(factor, factor)), __uint_as_float(pair(start, start)));
+  }
+
+  // factor * (code - zero) - least. Two roundings, to 24 bits each: that of `start` and this one.
 
   __device__ static float number(uint32_t codes, int i, float factor, float start) {
     // Bytes 0 to 3 are codes, 4 is zero, 7 is the magic number's first.
@@ -33,6 +41,16 @@ struct Values {
   // A lane's share of a row: the two registers of a step.
   __device__ static void convert(const Row& row, int s, int t, float factor, float start, uint32_t& first,
                                  uint32_t& second) {
+    if constexpr (is_exact) {
+      row.pairs(true, s, t, 0x43434343, first, second);
+      const auto two = [](uint32_t bits) { return reinterpret_cast<const __nv_bfloat162&>(bits); };
+      const auto weights = [&](uint32_t codes) {
+        const __nv_bfloat162 both = __hfma2(two(codes), two(__float_as_uint(factor)), two(__float_as_uint(start)));
+        return reinterpret_cast<const uint32_t&>(both);
+      };
+      first = weights(first), second = weights(second);
+      return;
+    }
     const uint32_t codes = row.unsigned_codes(s, t);
     first = pair(number(codes, 0, factor, start), number(codes, 1, factor, start));
     second = pair(number(codes, 2, factor, start), number(codes, 3, factor, start));

@@ -73,7 +73,7 @@ struct Bf16Weights {
   __device__ __forceinline__ void begin(const typename S::Factors& factors, const Row& row, int lane, int left,
                                         float (&)[width / 2]) const {
     factors.fill(row, lane, left / Row::scaled,
-                 [](float factor, float min) { return make_float2(factor, Values::start_of(factor, min)); });
+                 [](float factor, float min) { return Values::factors_of(factor, min); });
     __syncwarp();
   }
 

@@ -12,7 +12,8 @@ namespace {
 
 // The most rows of A, as far as products are faster so.
 constexpr int most_m_of_digits(int arch, tg_format a, tg_format b) {
-  return arch == 90 && a != TG_F16 && (b == TG_Q4_0 || b == TG_Q8_0 || b == TG_Q4K) ? 2 : 0;
+  const bool is_fast = b == TG_Q4_0 || b == TG_Q8_0 || b == TG_Q4K || b == TG_IQ4_NL || b == TG_IQ4_XS;
+  return arch == 90 && a != TG_F16 && is_fast ? 2 : 0;
 }
 
 // The shape of a block.
@@ -118,11 +119,17 @@ struct Digits {
     __syncwarp();
 #pragma unroll
     for (int b = 0; b < S::blocks; b++) {
+      uint32_t digit[2];
+#pragma unroll
+      for (int h = 0; h < 2; h++) digit[h] = numbers[(8 * b + 4 * h + t) * 4 + g % 4];
+      if constexpr (Row::has_book) {  // in the order of the entries
+        const uint32_t other = __byte_perm(digit[0], digit[1], 0x7362);
+        digit[0] = __byte_perm(digit[0], digit[1], 0x5140), digit[1] = other;
+      }
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        const uint32_t digit = numbers[(8 * b + 4 * h + t) * 4 + g % 4];
-        if (row == 0) digits[b][h] = g < 4 ? digit : 0;
-        else if (g >= 4) digits[b][h] = digit;
+        if (row == 0) digits[b][h] = g < 4 ? digit[h] : 0;
+        else if (g >= 4) digits[b][h] = digit[h];
       }
       if (row == 0 || t / 2 == row) {
         powers[b] = of_powers[b];
@@ -159,10 +166,15 @@ struct Digits {
       uint32_t codes[4];
 #pragma unroll
       for (int r = 0; r < 2; r++) {
+        if constexpr (Row::has_book) {
+          const auto eight = rows[r].entries(b, t, 0);
+          codes[r] = eight.first, codes[2 + r] = eight.last;
+        } else {
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-          const uint32_t four = rows[r].codes(2 * b + h, t);
-          codes[2 * h + r] = shift ? (four << shift) ^ 0x80808080u : four;
+          for (int h = 0; h < 2; h++) {
+            const uint32_t four = rows[r].codes(2 * b + h, t);
+            codes[2 * h + r] = shift ? (four << shift) ^ 0x80808080u : four;
+          }
         }
         if constexpr (S::has_table) {
           const float* const from = table + b / 2 * 32 + (g + 8 * r) * 2;

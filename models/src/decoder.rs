@@ -6,6 +6,7 @@ use crate::weights::{Dense, Gguf, Head, Source};
 use candle::quantized::gguf_file::Content;
 use candle::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
+use candle_tilegemm::gguf::{GgufFile, Tensors};
 use std::io::{Read, Seek};
 use std::sync::Arc;
 
@@ -31,9 +32,34 @@ impl Decoder {
         Self::from_source(&mut Dense::new(config, vb))
     }
 
-    /// A decoder with the weights of a GGUF file, as they lie there; all else is in bf16, and in f32 on the CPU.
+    /// A decoder with the weights of a GGUF file, as they lie there; all else is in `dtype`: f16, bf16, or on the CPU f32.
     ///
-    /// The embedding is not dequantised: rows are, as tokens ask for them.
+    /// The embedding is not dequantised: rows are, as tokens ask for them. Tensors may be in every block format of `candle_tilegemm`.
+    ///
+    /// ```no_run
+    /// use candle::{DType, Device};
+    /// use candle_tilegemm::gguf::GgufFile;
+    /// use candle_tilegemm_models::Decoder;
+    ///
+    /// let mut file = std::io::BufReader::new(std::fs::File::open("model.gguf")?);
+    /// let content = GgufFile::read(&mut file)?;
+    /// let decoder = Decoder::from_gguf_file(&content, &mut file, DType::F32, &Device::Cpu)?;
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Config::from_gguf`]; tensors that are missing, or have other shapes than the metadata say.
+    pub fn from_gguf_file<R: Read + Seek>(
+        file: &GgufFile,
+        reader: &mut R,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        let config = Config::from_gguf_file(file)?;
+        Self::from_source(&mut Gguf { config: &config, tensors: &file.tensors, reader, dtype, device })
+    }
+
+    /// The same from what candle reads of a file, whose tensors are all in candle's formats; what is not in blocks is in bf16, and in f32 on the CPU.
     ///
     /// ```no_run
     /// use candle::{quantized::gguf_file::Content, Device};
@@ -63,7 +89,7 @@ impl Decoder {
         device: &Device,
     ) -> Result<Self> {
         let config = Config::from_gguf(content)?;
-        Self::from_source(&mut Gguf { config: &config, content, reader, dtype, device })
+        Self::from_source(&mut Gguf { config: &config, tensors: &Tensors::from(content), reader, dtype, device })
     }
 
     fn from_source(source: &mut dyn Source) -> Result<Self> {

@@ -3,7 +3,7 @@
 use crate::problem::Format;
 use ::candle::quantized::GgmlDType;
 
-/// Each format with candle's name.
+/// Each format that candle has, with candle's name.
 pub(crate) const NAMES: [(Format, GgmlDType); 10] = [
     (Format::Q4_0, GgmlDType::Q4_0),
     (Format::Q4_1, GgmlDType::Q4_1),
@@ -18,18 +18,17 @@ pub(crate) const NAMES: [(Format, GgmlDType); 10] = [
 ];
 
 /// The format of candle's blocks.
-#[cfg(feature = "cuda")]
 pub(super) fn format_of(theirs: GgmlDType) -> Option<Format> {
     NAMES.into_iter().find(|(_, name)| *name == theirs).map(|(format, _)| format)
 }
 
-/// candle's name of a block format.
-#[cfg(feature = "cuda")]
+/// candle's name of a block format, if candle has it.
 pub fn ggml_type(format: Format) -> Option<GgmlDType> {
     NAMES.into_iter().find(|(ours, _)| *ours == format).map(|(_, theirs)| theirs)
 }
 
 /// The formats of candle's kernels for experts (`moe_gemm_gguf`), by candle's numbers.
+#[cfg(any(feature = "cuda", test))]
 pub const OF_EXPERTS: [Format; 6] = [Format::Q8_0, Format::Q4K, Format::Q2K, Format::Q3K, Format::Q5K, Format::Q6K];
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use super::cuda::grouped;
 use super::cuda::quantized::{Narrow, Weights};
 use super::lowering::format_of;
 use super::numbers::put;
+#[cfg(feature = "experts")]
+use super::qweights::QWeights;
 use super::tensors::Block;
 use crate::problem::{Activation, Bounds, Gate, Groups, Problem, Rows};
 #[cfg(feature = "experts")]
 use crate::problem::{Format, Operand};
 use crate::stats;
-#[cfg(feature = "experts")]
-use ::candle::quantized::QTensor;
 use ::candle::{bail, DType, Device, Result, Tensor, D};
 
 const BLOCK: Block = Block("a grouped product");
@@ -170,9 +170,9 @@ impl GroupedGemm {
 
     /// The product with weights in blocks, (groups, n, k), on a GPU, into rows in f32. Allocates nothing.
     #[cfg(feature = "experts")]
-    pub(super) fn write_blocks(&self, input: &Tensor, weights: &QTensor, out: &Tensor) -> Result<()> {
-        let Some(format) = super::blocks::format_of(weights.dtype()) else {
-            bail!("a grouped product: no kernel multiplies weights in {:?}", weights.dtype());
+    pub(super) fn write_blocks(&self, input: &Tensor, weights: &QWeights, out: &Tensor) -> Result<()> {
+        let Some(format) = weights.format() else {
+            bail!("a grouped product: no kernel multiplies weights in {:?}", weights.stored());
         };
         self.write_of(input, weights.shape().dims3()?, Weights::Blocks(weights, format), out)
     }

@@ -3,7 +3,7 @@
 //! `crate::candle` is this folder; the files name the dependency as `::candle`.
 
 mod activation;
-#[cfg(any(feature = "cuda", test))]
+mod block_numbers;
 pub(crate) mod blocks;
 mod cpu;
 pub mod cublaslt;
@@ -12,12 +12,14 @@ mod cuda;
 mod gated;
 mod gates;
 mod gemm_op;
+pub mod gguf;
 mod grouped_gemm;
 mod into;
 mod lowering;
 pub mod nn;
 mod numbers;
 mod op;
+mod qweights;
 mod routing;
 mod tensors;
 

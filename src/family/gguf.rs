@@ -17,7 +17,7 @@ pub(super) fn supports(problem: &Problem) -> Result<(), Rejection> {
 
 /// The format's place in lists of fitted numbers.
 pub(super) fn place(format: Format) -> usize {
-    Format::blocks().take_while(|block| *block != format).count().min(9)
+    Format::blocks().take_while(|block| *block != format).count().min(12)
 }
 
 /// The device.hpp of both families of groups have the same numbers.

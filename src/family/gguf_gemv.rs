@@ -32,8 +32,14 @@ fn most_rows_of_digits(kernel: &KernelDesc) -> usize {
     match (kernel.types.a, kernel.types.b) {
         _ if kernel.arch.capability != 90 => 0,
         (Format::F32 | Format::BF16, Format::Q4_0 | Format::Q8_0 | Format::Q4K) => 2,
+        (Format::F32 | Format::BF16, b) if has_table(b) => 2,
         _ => 0,
     }
+}
+
+/// Whether codes are places in a table of bytes: as digits they become no floats. Those of mxfp4 are as fast either way.
+fn has_table(format: Format) -> bool {
+    matches!(format, Format::IQ4_NL | Format::IQ4_XS)
 }
 
 /// Whether digits are the fastest way: not where the other kernel has 16 rows of W for each block and no more, nor where the sums of parts of K are of few rows. By
@@ -47,13 +53,13 @@ fn is_for_digits(case: &Case) -> bool {
         2 => n >= FEW,
         _ => n >= FEW || !is_q8,
     };
-    case.problem.m <= most_rows_of_digits(case.kernel) && is_faster
+    case.problem.m <= most_rows_of_digits(case.kernel) && (is_faster || has_table(b))
 }
 
 fitted! {
     GgufGemv {
-        /// 16 rows of W times up to eight rows of A, by a block with all warps, by format: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k, q6k.
-        unit_us: [f64; 10] = "us", 0.1 to 10.0;
+        /// 16 rows of W times up to eight rows of A, by a block with all warps, by format: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k, q6k, mxfp4, iq4_nl, iq4_xs.
+        unit_us: [f64; 13] = "us", 0.1 to 10.0;
         /// The share of this time that does not depend on the number of warps.
         latency: f64 = "", 0.0 to 1.0;
         /// The time with more than eight rows of A, over the time with eight.
@@ -68,8 +74,9 @@ fitted! {
         vector_row_us: [f64; 2] = "us", 0.005 to 0.2;
         /// How much longer that takes for each warp that shares a row of W.
         vector_warp: f64 = "", 0.0 to 0.1;
-        /// By digits: what a product takes beside the launch and its units, and 16 rows of W times one row of A or two, by a block with all warps.
-        digits_us: [f64; 2] = "us", 0.0 to 8.0;
+        /// By digits: what a product takes beside the launch and its units, and 16 rows of W times one row of A or two, by a block with all warps: of codes, and of
+        /// places in a table.
+        digits_us: [f64; 3] = "us", 0.0 to 8.0;
         /// The share of the memory's rate.
         memory: f64 = "", 0.3 to 1.2;
     }
@@ -117,7 +124,8 @@ impl GgufGemv {
         let (problem, device) = (case.problem, case.device);
         let blocks = (device.sm_count / split).max(1) as usize;
         let units = problem.n.div_ceil(blocks).div_ceil(TILE[1] as usize) as f64;
-        let [start, unit] = self.digits_us;
+        let [start, of_codes, of_places] = self.digits_us;
+        let unit = if has_table(problem.b.format) { of_places } else { of_codes };
         let add = if split > 1 { self.add_us } else { 0.0 };
         device.model.launch_us + start + (units * unit).max(memory_us(problem, device) / self.memory) + add
     }

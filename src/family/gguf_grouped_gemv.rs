@@ -18,8 +18,8 @@ const MOST_WITH_ROWS: usize = 511;
 fitted! {
     GgufGroupedGemv {
         /// 16 rows of W times up to eight rows of A, for each 4096 numbers of K, on a multiprocessor, by format: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k,
-        /// q5k, q6k.
-        unit_us: [f64; 10] = "us", 0.1 to 10.0;
+        /// q5k, q6k, mxfp4, iq4_nl, iq4_xs.
+        unit_us: [f64; 13] = "us", 0.1 to 10.0;
         /// The list of groups that each block makes.
         list_us: f64 = "us", 0.0 to 10.0;
         /// The activations, the first loads and the last stores of an item.

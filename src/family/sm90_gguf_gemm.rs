@@ -25,8 +25,8 @@ fitted! {
         residents: [f64; 8] = "", 1.0 to 4.0;
         /// A span of all blocks of a multiprocessor.
         span_us: [f64; 8] = "us", 0.1 to 20.0;
-        /// Its time by format, over this: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k, q6k.
-        format: [f64; 10] = "", 0.5 to 2.0;
+        /// Its time by format, over this: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k, q6k, mxfp4, iq4_nl, iq4_xs.
+        format: [f64; 13] = "", 0.5 to 2.0;
         /// The time of a block that has the card for itself, over the time of blocks that fill the card: of the tiles of 16, 32 and 64 rows.
         alone: [f64; 3] = "", 0.2 to 1.0;
         /// The first loads and the last stores of a wave of blocks.

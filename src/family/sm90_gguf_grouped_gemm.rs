@@ -31,8 +31,8 @@ fitted! {
     Sm90GgufGroupedGemm {
         /// A span of K of a tile, 256 numbers, in q4k: of the kernel with 64 rows, two tiles at a time, and of the other kernel by the width of the tile: 64, 128 and 192 rows of A.
         span_us: [f64; 4] = "us", 0.1 to 20.0;
-        /// Its time by format, over this: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k, q6k.
-        format: [f64; 10] = "", 0.5 to 2.0;
+        /// Its time by format, over this: q4_0, q4_1, q5_0, q5_1, q8_0, q2k, q3k, q4k, q5k, q6k, mxfp4, iq4_nl, iq4_xs.
+        format: [f64; 13] = "", 0.5 to 2.0;
         /// The first loads and the last stores of a tile, as `span_us`.
         tile_us: [f64; 4] = "us", 0.0 to 20.0;
         /// The kernel that prepares the activations, beside their bytes, and the list of groups that each block makes.

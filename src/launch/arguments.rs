@@ -94,6 +94,9 @@ pub(super) fn format(format: Format) -> ffi::tg_format {
         Format::Q4K => ffi::tg_format::TG_Q4K,
         Format::Q5K => ffi::tg_format::TG_Q5K,
         Format::Q6K => ffi::tg_format::TG_Q6K,
+        Format::MXFP4 => ffi::tg_format::TG_MXFP4,
+        Format::IQ4_NL => ffi::tg_format::TG_IQ4_NL,
+        Format::IQ4_XS => ffi::tg_format::TG_IQ4_XS,
     }
 }
 

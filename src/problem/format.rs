@@ -56,6 +56,14 @@ pub enum Format {
     Q5K,
     /// GGUF, 256 numbers of 6 bits, 16 scales of 8 bits, and their f16 factor.
     Q6K,
+    /// GGUF, 32 numbers of [`Format::F4E2M1`] and a power of two (OCP MX), whose code 255 is NaN.
+    MXFP4,
+    /// GGUF, 32 places in a table of 16 integers, and an f16 scale.
+    #[allow(non_camel_case_types)]
+    IQ4_NL,
+    /// GGUF, 256 places in the table of [`Format::IQ4_NL`], 8 scales of 6 bits, and their f16 factor.
+    #[allow(non_camel_case_types)]
+    IQ4_XS,
 }
 
 /// The numbers that a format stores together.
@@ -70,7 +78,7 @@ pub struct Block {
 
 impl Format {
     /// All formats.
-    pub const ALL: [Format; 20] = [
+    pub const ALL: [Format; 23] = [
         Format::F16,
         Format::BF16,
         Format::F32,
@@ -91,6 +99,9 @@ impl Format {
         Format::Q4K,
         Format::Q5K,
         Format::Q6K,
+        Format::MXFP4,
+        Format::IQ4_NL,
+        Format::IQ4_XS,
     ];
 
     /// The block formats of GGUF files.
@@ -116,6 +127,9 @@ impl Format {
             Format::Q4K => (256, 144),
             Format::Q5K => (256, 176),
             Format::Q6K => (256, 210),
+            Format::MXFP4 => (32, 17),
+            Format::IQ4_NL => (32, 18),
+            Format::IQ4_XS => (256, 136),
         };
         Block { elements, bytes }
     }
@@ -123,7 +137,7 @@ impl Format {
     /// Whether the format is a block format of GGUF files.
     pub const fn is_gguf_block(self) -> bool {
         use Format::*;
-        matches!(self, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K)
+        matches!(self, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K | MXFP4 | IQ4_NL | IQ4_XS)
     }
 
     /// Whether the format is one of narrow weights: codes of 4 or 8 bits, whose factors and zeros are matrices of their own.
@@ -188,6 +202,9 @@ impl Format {
             Format::Q4K => "q4k",
             Format::Q5K => "q5k",
             Format::Q6K => "q6k",
+            Format::MXFP4 => "mxfp4",
+            Format::IQ4_NL => "iq4_nl",
+            Format::IQ4_XS => "iq4_xs",
         }
     }
 }

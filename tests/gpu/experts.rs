@@ -1,10 +1,18 @@
 //! The layer of experts on the GPU, and candle's own layer on our kernels, against the layer on the CPU.
 
 use crate::device::Gpu;
+#[cfg(feature = "gguf")]
+use crate::into::products::drawn;
 use crate::Test;
 use candle::{DType, Device, Result, Tensor};
+#[cfg(feature = "gguf")]
+use candle_tilegemm::internal::blocks::ggml_type;
 use candle_tilegemm::nn::moe::{moe_gemm, FusedMoe, MoeCfg, Routing};
+#[cfg(feature = "gguf")]
+use candle_tilegemm::nn::QWeights;
 use candle_tilegemm::stats;
+#[cfg(feature = "gguf")]
+use candle_tilegemm::Format;
 
 pub fn tests() -> Vec<(String, Test)> {
     let mut tests: Vec<(String, Test)> =
@@ -331,11 +339,23 @@ fn in_a_graph(gpu: &Gpu) -> std::result::Result<(), String> {
     Ok(())
 }
 
+/// These weights, quantised by candle; in a format that candle does not have, random blocks of the same shape.
+#[cfg(feature = "gguf")]
+fn in_blocks(weights: &Tensor, format: Format) -> Result<QWeights> {
+    match ggml_type(format) {
+        Some(format) => Ok(candle::quantized::QTensor::quantize(weights, format)?.into()),
+        None => {
+            let blocks = drawn::blocks(format, weights.elem_count(), 1);
+            QWeights::from_bytes(format, blocks, weights.shape(), &Device::Cpu)
+        }
+    }
+}
+
 /// Layers with experts in blocks against the CPU's layer in f32 with the same numbers, and the functions that write where they are told to, to the bit.
 #[cfg(feature = "gguf")]
 fn blocks(gpu: &Gpu) -> Result<()> {
-    use candle::quantized::{GgmlDType::*, QTensor};
     use candle_nn::Activation::{NewGelu, Silu};
+    use Format::*;
     let device = Device::Cuda(gpu.device.clone());
     // Kernels round inputs to f16 or bf16, twice in a row, and the result is rounded once.
     for (dtype, tolerance) in [(DType::BF16, 1.2e-2), (DType::F16, 1e-2), (DType::F32, 1e-2)] {
@@ -344,18 +364,21 @@ fn blocks(gpu: &Gpu) -> Result<()> {
             (9, [8, 2, 256, 768], [Q4K, Q6K, Q4K], Silu), // gates and ups are two products
             (200, [16, 4, 768, 256], [Q5K, Q5K, Q8_0], NewGelu),
             (40, [4, 2, 96, 64], [Q4_0, Q4_0, Q5_1], Silu),
+            (2, [32, 4, 512, 256], [MXFP4, MXFP4, MXFP4], Silu),
+            (70, [16, 4, 256, 544], [MXFP4, MXFP4, IQ4_NL], Silu),
+            (300, [8, 2, 256, 768], [IQ4_XS, IQ4_NL, IQ4_XS], Silu),
         ] {
             let cfg = config(sizes, act);
             let [router, gate_up, down] = layer_weights(&cfg, DType::F32)?;
             let inner = cfg.moe_intermediate_size;
             let parts = [gate_up.narrow(1, 0, inner)?, gate_up.narrow(1, inner, inner)?, down];
-            let stored = [0, 1, 2].map(|i| QTensor::quantize(&parts[i], formats[i]));
-            let [gate, up, down] = stored;
+            let [gate, up, down] = [0, 1, 2].map(|i| in_blocks(&parts[i], formats[i]));
             let (gate, up, down) = (gate?, up?, down?);
-            let back = |tensor: &QTensor| tensor.dequantize(&Device::Cpu);
+            let back = |weights: &QWeights| weights.dequantize(&Device::Cpu);
             let dense = [router.clone(), Tensor::cat(&[back(&gate)?, back(&up)?], 1)?, back(&down)?];
-            let layer = FusedMoe::from_blocks(router.to_device(&device)?.to_dtype(dtype)?, [&gate, &up, &down], &cfg)?
-                .detached();
+            let layer =
+                FusedMoe::from_qweights(router.to_device(&device)?.to_dtype(dtype)?, [&gate, &up, &down], &cfg)?
+                    .detached();
             let draw = || Tensor::randn(0f32, 1f32, (tokens, cfg.hidden_size), &Device::Cpu)?.to_dtype(dtype);
             let (x, residual) = (draw()?, draw()?);
             let logits = Tensor::randn(0f32, 1f32, (tokens, cfg.num_experts), &Device::Cpu)?;

@@ -10,9 +10,12 @@ use crate::replayed::as_launched;
 use crate::Test;
 use candle::quantized::{GgmlDType, QTensor};
 use candle::{bail, DType, Device, Result, Tensor};
+use candle_tilegemm::internal::blocks::ggml_type;
 use candle_tilegemm::nn::moe::{self, FusedMoe};
-use candle_tilegemm::nn::{GateFunction, GatedMlp, GatedMlpWorkspace, Linear, MergedLinear, QLinear, QkvLinear};
-use candle_tilegemm::{Activation, Gemm};
+use candle_tilegemm::nn::{
+    GateFunction, GatedMlp, GatedMlpWorkspace, Linear, MergedLinear, QLinear, QWeights, QkvLinear,
+};
+use candle_tilegemm::{Activation, Format, Gemm};
 use products::{exact, randn};
 use std::sync::Arc;
 
@@ -138,15 +141,29 @@ fn in_graphs(device: &Device) -> Result<()> {
 /// Products of several formats that run side by side read what those before have written, over what those have read: the bits of products for each of which the
 /// host waits.
 fn side_by_side(device: &Device) -> Result<()> {
-    use GgmlDType::{Q4K, Q4_0, Q6K, Q8_0};
+    use Format::{IQ4_NL, IQ4_XS, MXFP4, Q4K, Q4_0, Q6K, Q8_0};
     const COLUMNS: [usize; 3] = [640, 256, 128];
     const LINKS: usize = 40;
     let hidden: usize = COLUMNS.iter().sum();
-    for formats in [[Q4K, Q4K, Q6K], [Q6K, Q4K, Q4K], [Q4K, Q6K, Q8_0], [Q8_0, Q4_0, Q4_0]] {
-        // Sums of as many products are as large as what they multiply.
-        let weight = |i: usize| -> Result<Arc<QTensor>> {
-            let numbers = Tensor::randn(0f32, (hidden as f32).sqrt().recip(), (COLUMNS[i], hidden), &Device::Cpu)?;
-            Ok(QTensor::quantize_onto(&numbers, formats[i], device)?.into())
+    for formats in [
+        [Q4K, Q4K, Q6K],
+        [Q6K, Q4K, Q4K],
+        [Q4K, Q6K, Q8_0],
+        [Q8_0, Q4_0, Q4_0],
+        [MXFP4, IQ4_NL, IQ4_XS],
+        [IQ4_XS, MXFP4, MXFP4],
+    ] {
+        // Sums of as many products are as large as what they multiply, or up to four times as large.
+        let weight = |i: usize| -> Result<QWeights> {
+            let shape = (COLUMNS[i], hidden);
+            let numbers = Tensor::randn(0f32, (hidden as f32).sqrt().recip(), shape, &Device::Cpu)?;
+            match ggml_type(formats[i]) {
+                Some(format) => Ok(QTensor::quantize_onto(&numbers, format, device)?.into()),
+                None => {
+                    let blocks = products::drawn::blocks(formats[i], COLUMNS[i] * hidden, i as u64);
+                    QWeights::from_bytes(formats[i], blocks, shape, device)
+                }
+            }
         };
         let weights = [weight(0)?, weight(1)?, weight(2)?];
         let all = QkvLinear::from_qtensors(weights.clone(), None)?;
@@ -154,7 +171,7 @@ fn side_by_side(device: &Device) -> Result<()> {
         let mut apart: Vec<(usize, MergedLinear)> = Vec::new();
         for same in [0, 1, 2].chunk_by(|i, j| formats[*i] == formats[*j]) {
             let layers =
-                same.iter().map(|i| QLinear::from_arc(weights[*i].clone(), None)).collect::<Result<Vec<_>>>()?;
+                same.iter().map(|i| QLinear::from_blocks(weights[*i].clone(), None)).collect::<Result<Vec<_>>>()?;
             apart.push((COLUMNS[..same[0]].iter().sum(), MergedLinear::new(layers)?));
         }
         for (rows, dtype) in [(1, DType::F32), (2, DType::F32), (8, DType::BF16), (16, DType::F32), (40, DType::F32)] {

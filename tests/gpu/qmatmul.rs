@@ -1,50 +1,38 @@
-//! `nn::QLinear`, and `QMatMul` of candle on our kernels, against sums in f64 of the numbers that candle reads from the blocks.
+//! `nn::QLinear`, and `QMatMul` of candle on our kernels, against sums in f64 of the numbers that candle or this crate reads from the blocks.
 
 use crate::blocks::random;
 use crate::device::Gpu;
 use crate::Test;
 #[cfg(feature = "interpose-kernels")]
 use candle::cuda_backend::{cudarc::driver::DevicePtr, kernels::ffi};
-use candle::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
-use candle::{DType, Device, Module, Result, Tensor};
+use candle::quantized::QMatMul;
 #[cfg(feature = "interpose-kernels")]
-use candle_tilegemm::interpose;
-use candle_tilegemm::nn::QLinear;
-use candle_tilegemm::Activation;
+use candle::Error;
+use candle::{DType, Device, Module, Result, Tensor};
+use candle_tilegemm::nn::{QLinear, QWeights};
+#[cfg(feature = "interpose-kernels")]
+use candle_tilegemm::{internal::blocks::ggml_type, interpose};
+use candle_tilegemm::{Activation, Format};
 use rand::rngs::StdRng;
 #[cfg(feature = "interpose-kernels")]
 use rand::Rng;
 use rand::SeedableRng;
-use std::borrow::Cow;
 #[cfg(feature = "interpose-kernels")]
 use std::ptr::{null, null_mut};
 
-const TYPES: [GgmlDType; 10] = [
-    GgmlDType::Q4_0,
-    GgmlDType::Q4_1,
-    GgmlDType::Q5_0,
-    GgmlDType::Q5_1,
-    GgmlDType::Q8_0,
-    GgmlDType::Q2K,
-    GgmlDType::Q3K,
-    GgmlDType::Q4K,
-    GgmlDType::Q5K,
-    GgmlDType::Q6K,
-];
-
 pub fn tests() -> Vec<(String, Test)> {
-    let layer = |format: GgmlDType| -> (String, Test) {
-        let name = format!("qlinear_{format:?}").to_lowercase();
+    let layer = |format: Format| -> (String, Test) {
+        let name = format!("qlinear_{format}");
         (name, Box::new(move |gpu| layers(gpu, format).map_err(|error| error.to_string())?))
     };
     #[allow(unused_mut)]
-    let mut tests: Vec<(String, Test)> = TYPES.into_iter().map(layer).collect();
+    let mut tests: Vec<(String, Test)> = Format::blocks().map(layer).collect();
     #[cfg(feature = "interpose-kernels")]
     {
-        let format = |format: GgmlDType| -> (String, Test) {
-            (format!("qmatmul_{format:?}").to_lowercase(), Box::new(move |gpu| products(gpu, format)))
+        let format = |format: Format| -> (String, Test) {
+            (format!("qmatmul_{format}"), Box::new(move |gpu| products(gpu, format)))
         };
-        tests.extend(TYPES.into_iter().map(format));
+        tests.extend(Format::blocks().filter(|format| ggml_type(*format).is_some()).map(format));
         tests.extend([
             ("qmatmul_on_many_threads".into(), Box::new(on_many_threads) as Test),
             ("qmatmul_that_cannot_run_is_nan".into(), Box::new(failures)),
@@ -54,12 +42,16 @@ pub fn tests() -> Vec<(String, Test)> {
 }
 
 /// Weights of random blocks with bounded factors, on the device and as numbers.
-fn weights(device: &Device, format: GgmlDType, [n, k]: [usize; 2], rng: &mut StdRng) -> Result<(QMatMul, Vec<f32>)> {
-    let bytes = random(format, n * k / format.block_size(), rng);
-    let tensor =
-        |device: &Device| QTensor::new(QStorage::from_data(Cow::Borrowed(&bytes[..]), device, format)?, (n, k));
-    let numbers = tensor(&Device::Cpu)?.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()?;
-    Ok((QMatMul::from_qtensor(tensor(device)?)?, numbers))
+fn weights(device: &Device, format: Format, [n, k]: [usize; 2], rng: &mut StdRng) -> Result<(QWeights, Vec<f32>)> {
+    let bytes = random(format, n * k / format.block().elements, rng);
+    let weights = QWeights::from_bytes(format, bytes, (n, k), &Device::Cpu)?;
+    let numbers = weights.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()?;
+    Ok((weights.to_device(device)?, numbers))
+}
+
+/// candle's product, in a format that candle has.
+fn of_candle(weights: &QWeights) -> Option<Result<QMatMul>> {
+    weights.as_qtensor().map(|tensor| QMatMul::from_arc(tensor.clone()))
 }
 
 /// The largest difference of y from `epilogue`(sum in f64, place), over the sum of |w x|.
@@ -87,7 +79,7 @@ fn worst(x: &Tensor, w: &[f32], y: &Tensor) -> Result<f64> {
 }
 
 /// The layer with a bias, an activation, a residual and a gated tensor.
-fn layers(gpu: &Gpu, format: GgmlDType) -> Result<std::result::Result<(), String>> {
+fn layers(gpu: &Gpu, format: Format) -> Result<std::result::Result<(), String>> {
     let device = Device::Cuda(gpu.device.clone());
     let mut rng = StdRng::seed_from_u64(9);
     let [n, k] = [72, 1024];
@@ -101,7 +93,7 @@ fn layers(gpu: &Gpu, format: GgmlDType) -> Result<std::result::Result<(), String
             let residual = Tensor::randn(0f32, 1f32, of_y.as_slice(), &device)?.to_dtype(dtype)?;
             let (b, c) = (flat(&bias)?, flat(&residual)?);
             for activation in [Activation::Identity, Activation::Silu] {
-                let layer = QLinear::from_weights(weight.clone(), Some(bias.clone())).with_activation(activation);
+                let layer = QLinear::from_blocks(weight.clone(), Some(bias.clone()))?.with_activation(activation);
                 let after = |sum: f64, place: usize| activation.apply(sum + f64::from(b[place % n]));
                 let y = layer.forward(&x)?;
                 let beside = layer.forward_residual(&x, &residual)?;
@@ -121,23 +113,27 @@ fn layers(gpu: &Gpu, format: GgmlDType) -> Result<std::result::Result<(), String
     }
     // What does not fit has candle's words.
     let wrong = Tensor::zeros((1, k + 32), DType::F32, &device)?;
-    let theirs =
-        weight.forward(&wrong).map(|_| ()).map_err(|error| error.to_string().lines().next().unwrap_or("").to_string());
-    let ours = QLinear::from(weight)
-        .forward(&wrong)
-        .map(|_| ())
-        .map_err(|error| error.to_string().lines().next().unwrap_or("").to_string());
+    let words = |result: Result<Tensor>| {
+        result.map(|_| ()).map_err(|error| error.to_string().lines().next().unwrap_or("").to_string())
+    };
+    let ours = words(QLinear::from_blocks(weight.clone(), None)?.forward(&wrong));
+    let theirs = match of_candle(&weight) {
+        Some(product) => words(product?.forward(&wrong)),
+        None => ours.clone(),
+    };
     Ok(if ours.is_err() && ours == theirs { Ok(()) } else { Err(format!("{ours:?}, candle says {theirs:?}")) })
 }
 
 #[cfg(feature = "interpose-kernels")]
-fn products(gpu: &Gpu, format: GgmlDType) -> std::result::Result<(), String> {
+fn products(gpu: &Gpu, format: Format) -> std::result::Result<(), String> {
     let run = || -> Result<Vec<String>> {
         let device = Device::Cuda(gpu.device.clone());
         let mut rng = StdRng::seed_from_u64(7);
         let mut wrong = Vec::new();
         for [n, k] in [[96, 512], [33, 4096]] {
-            let (layer, numbers) = weights(&device, format, [n, k], &mut rng)?;
+            let (weights, numbers) = weights(&device, format, [n, k], &mut rng)?;
+            let Some(layer) = of_candle(&weights) else { return Ok(wrong) };
+            let layer = layer?;
             for dtype in [DType::F32, DType::BF16, DType::F16] {
                 for shape in [vec![1, k], vec![2, k], vec![2, 4, k], vec![9, k], vec![3, 11, k], vec![130, k]] {
                     let x = Tensor::randn(0f32, 1f32, shape.as_slice(), &device)?.to_dtype(dtype)?;
@@ -167,7 +163,8 @@ fn on_many_threads(gpu: &Gpu) -> std::result::Result<(), String> {
     let run = |seed: u64| -> Result<f64> {
         let device = Device::Cuda(gpu.device.clone());
         let mut rng = StdRng::seed_from_u64(seed);
-        let (layer, numbers) = weights(&device, GgmlDType::Q4K, [64, 512], &mut rng)?;
+        let (weights, numbers) = weights(&device, Format::Q4K, [64, 512], &mut rng)?;
+        let layer = of_candle(&weights).ok_or_else(|| Error::Msg("candle has q4k".into()))??;
         let mut error = 0.0f64;
         for m in [1, 8, 9, 40].into_iter().cycle().take(40) {
             let x: Vec<f32> = (0..m * 512).map(|_| rng.random_range(-1.0..1.0)).collect();

@@ -9,6 +9,7 @@ mod errors;
 mod experts;
 mod forward;
 mod gated;
+mod gguf;
 mod into;
 mod layers;
 mod models;

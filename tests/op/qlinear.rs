@@ -66,7 +66,7 @@ fn an_input_that_is_not_contiguous_is_copied() {
         for x in [wide.narrow(1, 3, IN).unwrap().t().unwrap(), wide.t().unwrap().narrow(2, 2, IN).unwrap()] {
             assert!(!x.is_contiguous());
             let [got, expected] = [&x, &x.contiguous().unwrap()].map(|x| values(&layer.forward(x).unwrap()));
-            assert_eq!(got, expected, "{:?}", layer.weight());
+            assert_eq!(got, expected, "{layer:?}");
         }
     }
 }
@@ -77,10 +77,9 @@ fn a_result_in_16_bits_is_rounded_once() {
     for dtype in [DType::F16, DType::BF16] {
         for (kind, layer) in layers(dtype).into_iter().enumerate() {
             // A layer in f32 of the same numbers; blocks and f16 stay as they are.
-            let weight = match layer.weight() {
-                QMatMul::Tensor(weight) => QMatMul::Tensor(weight.to_dtype(DType::F32).unwrap()),
-                QMatMul::TensorF16(weight) => QMatMul::Tensor(weight.to_dtype(DType::F32).unwrap()),
-                blocks => blocks.clone(),
+            let weight = match layer.dequantised() {
+                Some(weight) => QMatMul::Tensor(weight.to_dtype(DType::F32).unwrap()),
+                None => QMatMul::QTensor(layer.blocks().unwrap().as_qtensor().unwrap().clone()),
             };
             let bias = layer.bias().unwrap().to_dtype(DType::F32).unwrap();
             let (x, beside) = (random(&[9, IN], DType::BF16), random(&[9, OUT], dtype));

@@ -83,10 +83,11 @@ fn kernels_say_whether_they_take_groups() {
     assert!(needing >= 5 && refusing > 10, "{needing} kernels need groups, {refusing} refuse them");
 }
 
-/// The formats of candle's `moe_gemm_gguf`, with activations in f32, f16 and bf16 and a result in f32.
+/// The formats of candle's `moe_gemm_gguf`, and those that candle does not have, with activations in f32, f16 and bf16 and a result in f32.
 #[test]
 fn experts_with_the_weights_of_a_gguf_file_have_fast_kernels_on_every_card() {
-    let blocks = [Format::Q8_0, Format::Q4K, Format::Q2K, Format::Q3K, Format::Q5K, Format::Q6K];
+    let candles = [Format::Q8_0, Format::Q4K, Format::Q2K, Format::Q3K, Format::Q5K, Format::Q6K];
+    let blocks = [&candles[..], &[Format::MXFP4, Format::IQ4_NL, Format::IQ4_XS]].concat();
     for card in DeviceInfo::names() {
         let device = DeviceInfo::by_name(card).unwrap();
         let is_hopper = device.capability == 90;

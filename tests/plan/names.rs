@@ -42,6 +42,7 @@ fn bytes_and_offsets_count_whole_blocks() {
     assert_eq!([0, 1, 32, 33].map(|elements| Format::U4.bytes(elements)), [0, 16, 16, 32]);
     assert_eq!([1, 32, 33].map(|elements| Format::Q4_0.bytes(elements)), [18, 18, 36]);
     assert_eq!((Format::Q4_0.bits(), Format::BF16.bits(), Format::Q6K.bits()), (4.5, 16.0, 6.5625));
+    assert_eq!([Format::MXFP4, Format::IQ4_NL, Format::IQ4_XS].map(Format::bits), [4.25, 4.5, 4.25]);
     assert_eq!((Format::Q4K.offset(-512), Format::F64.offset(3), Format::F4E2M1.offset(96)), (-288, 24, 48));
 }
 

@@ -79,7 +79,7 @@ fn gguf(b: Format, [m, n, k]: [usize; 3]) -> Problem {
 #[test]
 fn blocks_of_gguf_are_a_format_of_b() {
     let blocks: Vec<Format> = Format::ALL.into_iter().filter(|format| format.is_gguf_block()).collect();
-    assert_eq!(blocks.len(), 10);
+    assert_eq!(blocks.len(), 13);
     for b in blocks {
         for a in [Format::F32, Format::F16, Format::BF16] {
             let problem = gguf(b, [3, 4096, 4096]).with(|p| (p.a.format, p.d.format) = (a, a));

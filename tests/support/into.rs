@@ -1,11 +1,14 @@
 //! Products into tensors that exist, on the CPU and on a GPU: the bits of `forward` where the result is dense, the numbers of f64 elsewhere, and nothing beside
 //! the result is written.
 
+#[path = "drawn.rs"]
+pub mod drawn;
+
 use candle::quantized::{GgmlDType, QMatMul, QTensor};
 use candle::{bail, DType, Device, Module, Result, Tensor};
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
-use candle_tilegemm::nn::{Linear, QLinear};
-use candle_tilegemm::{Activation, Gemm};
+use candle_tilegemm::nn::{Linear, QLinear, QWeights};
+use candle_tilegemm::{Activation, Format, Gemm};
 
 pub fn randn(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
     Tensor::randn(0f32, 1f32, shape, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)
@@ -220,22 +223,34 @@ pub fn of_other_kinds(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Matrices on the CPU, of blocks of candle's and of others.
+fn matrices() -> Result<Vec<QWeights>> {
+    use GgmlDType::{Q4K, Q4_1, Q6K, Q8_0};
+    let candles = [(Q8_0, 5, 96), (Q4_1, 576, 576), (Q4K, 72, 512), (Q6K, 64, 1024)].into_iter();
+    let candles = candles
+        .map(|(format, n, k)| Ok(QTensor::quantize(&Tensor::randn(0f32, 1f32, (n, k), &Device::Cpu)?, format)?.into()));
+    // Rows of mxfp4 are 289 bytes apart.
+    let others = [(Format::MXFP4, 70, 544), (Format::IQ4_NL, 33, 96), (Format::IQ4_XS, 72, 1024)].into_iter();
+    let others = others
+        .map(|(format, n, k)| QWeights::from_bytes(format, drawn::blocks(format, n * k, 1), (n, k), &Device::Cpu));
+    candles.chain(others).collect()
+}
+
 /// Weights in blocks and dequantised ones.
 pub fn quantised(device: &Device) -> Result<()> {
-    for (format, n, k) in
-        [(GgmlDType::Q8_0, 5, 96), (GgmlDType::Q4_1, 576, 576), (GgmlDType::Q4K, 72, 512), (GgmlDType::Q6K, 64, 1024)]
-    {
-        let numbers = Tensor::randn(0f32, 1f32, (n, k), &Device::Cpu)?;
-        let blocks = QTensor::quantize_onto(&numbers, format, device)?;
+    for blocks in matrices()? {
+        let (n, k) = blocks.shape().dims2()?;
         for dtype in [DType::F32, DType::BF16, DType::F16] {
             let dequantised = blocks.dequantize(device)?.to_dtype(dtype)?;
-            let bytes = blocks.data()?;
-            let copy = QTensor::new(candle::quantized::QStorage::from_data(bytes, device, format)?, (n, k))?;
-            for weight in [QMatMul::from_qtensor(copy)?, QMatMul::Tensor(dequantised)] {
+            for of_blocks in [true, false] {
                 for rows in [1, 3, 16, 40] {
-                    let what = format!("{rows} x {n} x {k} of {format:?} in {dtype:?}");
+                    let what = format!("{rows} x {n} x {k} of {:?} in {dtype:?}", blocks.format());
                     let (bias, residual) = (randn(&[n], dtype, device)?, randn(&[rows, n], dtype, device)?);
-                    let layer = QLinear::from_weights(weight.clone(), Some(bias)).with_activation(Activation::Silu);
+                    let layer = match of_blocks {
+                        true => QLinear::from_blocks(blocks.to_device(device)?, Some(bias))?,
+                        false => QLinear::from_weights(QMatMul::Tensor(dequantised.clone()), Some(bias)),
+                    };
+                    let layer = layer.with_activation(Activation::Silu);
                     let x = randn(&[rows, k], dtype, device)?;
                     let out = residual.zeros_like()?;
                     let expected = layer.forward(&x)?;
@@ -244,11 +259,10 @@ pub fn quantised(device: &Device) -> Result<()> {
                     layer.forward_residual_into(&x, &residual, &out)?;
                     same(&format!("{what}, residual"), &out, &layer.forward_residual(&x, &residual)?)?;
                     // In place another kernel may run, which rounds x and weights in its own way: by less than 2^-8 of the sum of |w x| (docs/gguf.md).
-                    let in_blocks = matches!(layer.weight(), QMatMul::QTensor(_));
-                    let off = if in_blocks { 2e-2 * (k as f64).sqrt() } else { 1e-4 };
+                    let off = if of_blocks { 2e-2 * (k as f64).sqrt() } else { 1e-4 };
                     let gated = residual.copy()?;
                     layer.forward_gated_into(&x, &gated, &gated)?;
-                    if in_blocks {
+                    if of_blocks {
                         let apart = exact(&layer.forward_gated(&x, &residual)?)?;
                         in_another_way(&format!("{what}, gated in place"), dtype, &exact(&gated)?, &apart, off)?;
                     }

@@ -1,10 +1,14 @@
 //! The blocks of a layer against their definition in f64, on the CPU and on a GPU.
 
-use candle::quantized::{GgmlDType, QStorage, QTensor};
+#[path = "drawn.rs"]
+mod drawn;
+
+use candle::quantized::{GgmlDType, QTensor};
 use candle::{bail, DType, Device, Module, Result, Tensor};
 use candle_tilegemm::nn::attention::{self, KvCache, Rope, RopeScaling, RopeStyle, Settings, Workspace};
-use candle_tilegemm::nn::{gate, gate_into, Embedding, GateFunction, QEmbedding, RmsNorm};
+use candle_tilegemm::nn::{gate, gate_into, Embedding, GateFunction, QEmbedding, QWeights, RmsNorm};
 use candle_tilegemm::problem::Gate;
+use candle_tilegemm::Format;
 use float8::F8E4M3;
 
 /// Half the distance from 1 to the next number, and some for the arithmetic in f32.
@@ -127,19 +131,25 @@ pub fn embeddings(device: &Device) -> Result<()> {
     Ok(())
 }
 
-const BLOCKS: [GgmlDType; 10] = {
+/// Tables on the CPU, in all formats of GGUF files.
+fn tables([vocabulary, columns]: [usize; 2]) -> Result<Vec<QWeights>> {
     use GgmlDType::{Q2K, Q3K, Q4K, Q4_0, Q4_1, Q5K, Q5_0, Q5_1, Q6K, Q8_0};
-    [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K]
-};
+    let numbers = randn(&[vocabulary, columns], DType::F32, &Device::Cpu)?;
+    let candles = [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K];
+    let candles = candles.into_iter().map(|format| Ok(QTensor::quantize(&numbers, format)?.into()));
+    let others = [Format::MXFP4, Format::IQ4_NL, Format::IQ4_XS].into_iter().map(|format| {
+        let blocks = drawn::blocks(format, vocabulary * columns, 1);
+        QWeights::from_bytes(format, blocks, (vocabulary, columns), &Device::Cpu)
+    });
+    candles.chain(others).collect()
+}
 
 /// Rows of tables in blocks, in all formats and types, and tokens that are in no table.
 pub fn embeddings_of_blocks(device: &Device) -> Result<()> {
-    for format in BLOCKS {
-        for (count, vocabulary, columns) in [(1, 1, 256), (7, 50, 768), (70, 9, 1024), (0, 5, 256)] {
-            let table = QTensor::quantize(&randn(&[vocabulary, columns], DType::F32, &Device::Cpu)?, format)?;
+    for (count, vocabulary, columns) in [(1, 1, 256), (7, 50, 768), (70, 9, 1024), (0, 5, 256)] {
+        for table in tables([vocabulary, columns])? {
             let all = exact(&table.dequantize(&Device::Cpu)?)?;
-            let storage = QStorage::from_data(table.data()?, device, format)?;
-            let layer = QEmbedding::new(QTensor::new(storage, (vocabulary, columns))?.into())?;
+            let layer = QEmbedding::new(table.to_device(device)?)?;
             // One of the vocabulary is missing.
             let tokens: Vec<u32> = (0..count as u32).map(|t| t * 7919 % (vocabulary as u32 + 1)).collect();
             let row = |token: &u32| match all.get(*token as usize * columns..) {
@@ -150,14 +160,14 @@ pub fn embeddings_of_blocks(device: &Device) -> Result<()> {
             let most = all.iter().fold(0f64, |most, x| most.max(x.abs()));
             for dtype in [DType::F32, DType::BF16, DType::F16] {
                 let got = layer.forward(&Tensor::from_vec(tokens.clone(), count, device)?, dtype)?;
-                let what = format!("{count} rows of {columns} in {format:?}, as {dtype:?}");
+                let what = format!("{count} rows of {columns} in {:?}, as {dtype:?}", table.format());
                 // A scale times a code may be nearly as large as the minimum that is taken away; the sum is rounded in f32.
                 close(&what, &got, &expected, |i| unit(dtype) * expected[i].abs() + 1e-6 * most)?;
             }
         }
-        let table = QTensor::quantize(&randn(&[4, 256], DType::F32, &Device::Cpu)?, format)?;
-        let layer =
-            QEmbedding::new(QTensor::new(QStorage::from_data(table.data()?, device, format)?, (4, 256))?.into())?;
+    }
+    for table in tables([4, 256])? {
+        let layer = QEmbedding::new(table.to_device(device)?)?;
         let (out, error) = (Tensor::ones((3, 256), DType::BF16, device)?, ints(&[0], device)?);
         layer.forward_into(&Tensor::new(&[3u32, 4, 0], device)?, &out, Some(&error))?;
         if error.to_device(&Device::Cpu)?.to_vec1::<u32>()? != [2] {

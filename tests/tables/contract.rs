@@ -5,7 +5,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::family::{by_name, KERNELS};
 use candle_tilegemm::internal::launch::rehearse;
 use candle_tilegemm::kernel::{KernelDesc, Math, Rejection, Role};
-use candle_tilegemm::problem::{BiasAxis, Bounds, Epilogue, Gate, Groups, Operand, Rows, Scale};
+use candle_tilegemm::problem::{power_of_two_in, BiasAxis, Bounds, Epilogue, Gate, Groups, Operand, Rows, Scale};
 use candle_tilegemm::{Activation, Config, F32Mode, Format, Layout, Problem};
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -187,7 +187,8 @@ fn problem(shape: &Shape, [a, b, out]: [Format; 3], f32_mode: F32Mode) -> Proble
         let inner = line * lines as i64;
         let outer = (inner + if shape.outer > 1 { 16 } else { 0 }) * batch as i64;
         operand.batch_stride = if broadcast || count == 1 { [0, 0] } else { [outer, inner] };
-        let least = if operand.format.is_gguf_block() { 2 } else { operand.format.bytes(1) as u32 };
+        let block = operand.format.block().bytes as u64;
+        let least = if operand.format.is_gguf_block() { power_of_two_in(block).min(2) } else { block as u32 };
         operand.pointer_align = shape.align[at].max(least);
     };
     place(0, &mut problem.a, [m, k], shape.broadcast[0]);
@@ -210,7 +211,7 @@ fn problem(shape: &Shape, [a, b, out]: [Format; 3], f32_mode: F32Mode) -> Proble
 }
 
 /// The formats of A, B and D.
-const TYPES: [[Format; 3]; 18] = [
+const TYPES: [[Format; 3]; 19] = [
     [Format::F16, Format::F16, Format::F16],
     [Format::BF16, Format::BF16, Format::BF16],
     [Format::F32, Format::F32, Format::F32],
@@ -225,6 +226,7 @@ const TYPES: [[Format; 3]; 18] = [
     [Format::F32, Format::Q8_0, Format::F32],
     [Format::F16, Format::Q4_0, Format::F16],
     [Format::BF16, Format::Q4K, Format::BF16],
+    [Format::F32, Format::MXFP4, Format::F32],
     [Format::BF16, Format::U4, Format::BF16],
     [Format::F16, Format::F8E4M3, Format::F32],
     [Format::F32, Format::F4E2M1, Format::F32],

@@ -12,6 +12,7 @@ use candle::{CudaDevice, DType, Device, Tensor};
 use candle_tilegemm::dispatch::Planned;
 use candle_tilegemm::internal::blocks::ggml_type;
 use candle_tilegemm::launch::{self, Pointers, Queue};
+use candle_tilegemm::nn::QWeights;
 use candle_tilegemm::{Format, Layout, Problem};
 use std::ffi::c_void;
 use std::ptr::null;
@@ -29,10 +30,14 @@ const TILE_ROWS: usize = 128;
 /// Bytes of the scratch buffer for parts of tiles, as candle allocates it: 256 tiles of 128 x 128 sums.
 const PARTS_BYTES: usize = 256 * 128 * 128 * 4;
 
-/// The numbers of B's blocks as a matrix in f32, by candle's kernels, which compute in f32.
+/// The numbers of B's blocks as a matrix in f32, by candle's kernels, which compute in f32; on the CPU in formats that candle does not have.
 pub fn numbers(problem: &Problem, blocks: &Tensor) -> Result<Tensor> {
     let Problem { n, k, b, .. } = *problem;
-    let name = ggml_type(b.format).ok_or_else(|| format!("candle has no {}", b.format))?;
+    let Some(name) = ggml_type(b.format) else {
+        let bytes = blocks.flatten_all()?.narrow(0, 0, b.format.bytes(n * k))?.to_vec1::<u8>()?;
+        let weights = QWeights::from_bytes(b.format, bytes, (n, k), &Device::Cpu)?;
+        return Ok(weights.dequantize(blocks.device())?);
+    };
     let Device::Cuda(device) = blocks.device() else { return Err("the blocks are not on the GPU".into()) };
     let storage = QCudaStorage::zeros(device, n * k, name)?;
     let (to, from, bytes) = (storage.device_ptr()? as u64, address(blocks)?, b.format.bytes(n * k));

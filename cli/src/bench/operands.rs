@@ -9,7 +9,6 @@ use crate::lists::Routing;
 use crate::{blocks, Result};
 use candle::cuda_backend::cudarc::driver::result;
 use candle::{CudaDevice, DType, Device, Tensor};
-use candle_tilegemm::internal::blocks::ggml_type;
 use candle_tilegemm::launch::Pointers;
 use candle_tilegemm::problem::Scale;
 use candle_tilegemm::{Format, Problem};
@@ -72,8 +71,7 @@ impl Pool {
         Self::at_least(&self.bytes, count, of, || {
             let drawn = match of {
                 Bytes::Weights(format) if format.is_gguf_block() => {
-                    let name = ggml_type(format).ok_or_else(|| format!("candle has no {format}"))?;
-                    blocks::random(name, Self::BLOCKS, &mut StdRng::seed_from_u64(1))
+                    blocks::random(format, Self::BLOCKS, &mut StdRng::seed_from_u64(1))
                 }
                 of => of.draw(Self::BLOCKS),
             };

@@ -2,9 +2,10 @@
 
 use crate::tokenizer;
 use anyhow::{bail, Context, Result};
-use candle::quantized::gguf_file::{Content, Value};
+use candle::quantized::gguf_file::Value;
 use candle::safetensors::MmapedSafetensors;
 use candle::{DType, Device};
+use candle_tilegemm::gguf::GgufFile;
 use candle_tilegemm::nn::narrow::{Checkpoint, Quantizer};
 use candle_tilegemm::nn::QuantizationConfig;
 use candle_tilegemm_models::{Config, Decoder, Quantization};
@@ -40,13 +41,13 @@ pub fn model(
 fn gguf(path: &Path, dtype: DType, device: &Device) -> Result<Model> {
     let mut file =
         BufReader::new(File::open(path).context("cannot read it; `third_party/fetch.sh smollm2` has a small model")?);
-    let content = Content::read(&mut file)?;
-    let template = match content.metadata.get("tokenizer.chat_template") {
+    let gguf = GgufFile::read(&mut file)?;
+    let template = match gguf.content.metadata.get("tokenizer.chat_template") {
         Some(Value::String(template)) => Some(template.clone()),
         _ => None,
     };
-    let tokenizer = tokenizer::of(&content)?;
-    Ok(Model { decoder: Decoder::from_gguf_in(&content, &mut file, dtype, device)?, tokenizer, template })
+    let tokenizer = tokenizer::of(&gguf.content)?;
+    Ok(Model { decoder: Decoder::from_gguf_file(&gguf, &mut file, dtype, device)?, tokenizer, template })
 }
 
 fn folder(

@@ -4,7 +4,9 @@ use super::{Config, Experts, Quantization};
 use candle::quantized::gguf_file::{Content, Value};
 use candle::{bail, Result};
 use candle_nn::Activation;
+use candle_tilegemm::gguf::{GgufFile, Tensors};
 use candle_tilegemm::nn::attention::{RopeScaling, RopeStyle};
+use std::collections::HashMap;
 
 impl Config {
     /// The description in a GGUF file of the architectures llama (mistral, too), qwen2, qwen3 and qwen3moe.
@@ -14,15 +16,27 @@ impl Config {
     /// # Errors
     /// Missing entries, and what an entry asks and the decoder does not have: the error names the entry.
     pub fn from_gguf(content: &Content) -> Result<Self> {
-        let Some(Value::String(arch)) = content.metadata.get("general.architecture") else {
+        Self::from_parts(&content.metadata, &Tensors::from(content))
+    }
+
+    /// The same of a file that may have tensors in formats that candle does not have.
+    ///
+    /// # Errors
+    /// As for [`from_gguf`](Self::from_gguf).
+    pub fn from_gguf_file(file: &GgufFile) -> Result<Self> {
+        Self::from_parts(&file.content.metadata, &file.tensors)
+    }
+
+    fn from_parts(metadata: &HashMap<String, Value>, tensors: &Tensors) -> Result<Self> {
+        let Some(Value::String(arch)) = metadata.get("general.architecture") else {
             bail!("GGUF: general.architecture is missing");
         };
         let arch = arch.as_str();
         if !["llama", "qwen2", "qwen3", "qwen3moe"].contains(&arch) {
             bail!("GGUF: general.architecture is {arch}; expected llama, qwen2, qwen3 or qwen3moe");
         }
-        let entries = Entries { content, arch };
-        let has = |name: &str| content.tensor_infos.contains_key(name);
+        let entries = Entries { metadata, tensors, arch };
+        let has = |name: &str| tensors.shape(name).is_some();
         let (hidden, layers) = (entries.size("embedding_length")?, entries.size("block_count")?);
         let heads = entries.size("attention.head_count")?;
         let head_size = match entries.maybe("attention.key_length")? {
@@ -37,7 +51,7 @@ impl Config {
             _ => entries.expect("expert_count", 0).map(|()| None)?,
         };
         let window = entries.maybe("attention.sliding_window")?.unwrap_or(0.0) as usize;
-        let Some(table) = content.tensor_infos.get("token_embd.weight") else {
+        let Some(table) = tensors.shape("token_embd.weight") else {
             bail!("GGUF: the tensor token_embd.weight is missing");
         };
         Self {
@@ -64,7 +78,7 @@ impl Config {
             o_bias: has("blk.0.attn_output.bias"),
             tied: !has("output.weight"),
             max_positions: entries.size("context_length")?,
-            vocabulary: table.shape.dims().first().copied().unwrap_or(0),
+            vocabulary: table.dims().first().copied().unwrap_or(0),
             first_token: entries.token("bos_token_id")?,
             quantization: Quantization::None,
             end_tokens: ["eos_token_id", "eot_token_id"]
@@ -77,14 +91,15 @@ impl Config {
 }
 
 struct Entries<'a> {
-    content: &'a Content,
+    metadata: &'a HashMap<String, Value>,
+    tensors: &'a Tensors,
     arch: &'a str,
 }
 
 impl Entries<'_> {
     fn maybe(&self, name: &str) -> Result<Option<f64>> {
         let name = format!("{}.{name}", self.arch);
-        self.content.metadata.get(&name).map(|value| number(&name, value)).transpose()
+        self.metadata.get(&name).map(|value| number(&name, value)).transpose()
     }
 
     fn number(&self, name: &str) -> Result<f64> {
@@ -111,12 +126,12 @@ impl Entries<'_> {
         self.expect("expert_gating_func", 1)?; // softmax
         self.expect("expert_weights_scale", 1)?;
         let name = format!("{}.expert_weights_norm", self.arch);
-        let normalise = match self.content.metadata.get(&name) {
+        let normalise = match self.metadata.get(&name) {
             None => true,
             Some(Value::Bool(normalise)) => *normalise,
             Some(other) => bail!("GGUF: {name} is {:?}; expected a bool", other.value_type()),
         };
-        let has = |layer: usize| self.content.tensor_infos.contains_key(&format!("blk.{layer}.ffn_gate_inp.weight"));
+        let has = |layer: usize| self.tensors.shape(&format!("blk.{layer}.ffn_gate_inp.weight")).is_some();
         Ok(Experts {
             count: self.size("expert_count")?,
             per_token: self.size("expert_used_count")?,
@@ -128,13 +143,13 @@ impl Entries<'_> {
 
     fn token(&self, name: &str) -> Result<Option<u32>> {
         let name = format!("tokenizer.ggml.{name}");
-        let number = self.content.metadata.get(&name).map(|value| number(&name, value)).transpose()?;
+        let number = self.metadata.get(&name).map(|value| number(&name, value)).transpose()?;
         Ok(number.map(|number| number as u32))
     }
 
     fn scaling(&self) -> Result<Option<RopeScaling>> {
         let name = format!("{}.rope.scaling.type", self.arch);
-        match self.content.metadata.get(&name) {
+        match self.metadata.get(&name) {
             None => Ok(None),
             Some(Value::String(kind)) if kind == "none" => Ok(None),
             Some(Value::String(kind)) if kind == "linear" => {

@@ -7,17 +7,15 @@ use super::source::{Norm, Source};
 use super::tokens::{Head, Table};
 use crate::config::Config;
 use crate::feed_forward::FeedForward;
-use candle::quantized::gguf_file::Content;
-use candle::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle::{bail, DType, Device, Result, Shape, Tensor};
+use candle_tilegemm::gguf::Tensors;
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
-use candle_tilegemm::nn::{Embedding, GatedMlp, Linear, MergedLinear, QEmbedding, QLinear};
-use std::borrow::Cow;
+use candle_tilegemm::nn::{Embedding, GatedMlp, Linear, MergedLinear, QEmbedding, QLinear, QWeights};
 use std::io::{Read, Seek};
 
 pub(crate) struct Gguf<'a, R> {
     pub config: &'a Config,
-    pub content: &'a Content,
+    pub tensors: &'a Tensors,
     pub reader: &'a mut R,
     /// The type of what is not in blocks.
     pub dtype: DType,
@@ -25,24 +23,24 @@ pub(crate) struct Gguf<'a, R> {
 }
 
 /// Whether a tensor is no list of blocks.
-fn is_dense(tensor: &QTensor) -> bool {
-    matches!(tensor.dtype(), GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16)
+fn is_dense(tensor: &QWeights) -> bool {
+    tensor.format().is_none()
 }
 
 impl<R: Read + Seek> Gguf<'_, R> {
     /// A tensor on the CPU.
-    fn tensor(&mut self, name: &str, shape: impl Into<Shape>) -> Result<QTensor> {
-        let shape = shape.into();
-        let Some(info) = self.content.tensor_infos.get(name) else {
+    fn tensor(&mut self, name: &str, shape: impl Into<Shape>) -> Result<QWeights> {
+        let expected = shape.into();
+        let Some(shape) = self.tensors.shape(name) else {
             bail!("GGUF: the tensor {name} is missing");
         };
-        if info.shape != shape {
-            bail!("GGUF: the tensor {name} has the shape {:?}; the metadata ask for {shape:?}", info.shape);
+        if *shape != expected {
+            bail!("GGUF: the tensor {name} has the shape {shape:?}; the metadata ask for {expected:?}");
         }
-        info.read(self.reader, self.content.tensor_data_offset, &Device::Cpu)
+        self.tensors.read(self.reader, name, &Device::Cpu)
     }
 
-    fn dense(&self, tensor: &QTensor) -> Result<Tensor> {
+    fn dense(&self, tensor: &QWeights) -> Result<Tensor> {
         tensor.dequantize(&Device::Cpu)?.to_dtype(self.dtype)?.to_device(self.device)
     }
 
@@ -59,24 +57,21 @@ impl<R: Read + Seek> Gguf<'_, R> {
             let bias = if bias { Some(self.list(&format!("blk.{layer}.{name}.bias"), *rows)?) } else { None };
             weights.push((weight, bias));
         }
-        let format = |weight: &QTensor| (!is_dense(weight)).then_some(weight.dtype());
-        let products = weights.chunk_by(|(x, _), (y, _)| format(x) == format(y));
-        let products: Vec<MergedLinear> =
-            products.map(|weights| self.product(weights, columns)).collect::<Result<_>>()?;
+        let products = weights.chunk_by(|(x, _), (y, _)| x.format() == y.format());
+        let products: Vec<MergedLinear> = products.map(|weights| self.product(weights)).collect::<Result<_>>()?;
         MergedLinear::new(products)
     }
 
     /// One product with weights of one format, or with dense weights.
-    fn product(&self, weights: &[(QTensor, Option<Tensor>)], columns: usize) -> Result<MergedLinear> {
+    fn product(&self, weights: &[(QWeights, Option<Tensor>)]) -> Result<MergedLinear> {
         let biases: Vec<Tensor> = weights.iter().filter_map(|(_, bias)| bias.clone()).collect();
         let bias = if biases.is_empty() { None } else { Some(Tensor::cat(&biases, 0)?) };
-        let weights: Vec<&QTensor> = weights.iter().map(|(weight, _)| weight).collect();
+        let weights: Vec<&QWeights> = weights.iter().map(|(weight, _)| weight).collect();
         if is_dense(weights[0]) {
             let weights = weights.into_iter().map(|weight| self.dense(weight)).collect::<Result<Vec<_>>>()?;
             return Ok(Linear::new(Tensor::cat(&weights, 0)?, bias).into());
         }
-        let weight = self.stacked(&weights, columns)?;
-        Ok(QLinear::from_weights(QMatMul::from_qtensor(weight)?, bias).into())
+        Ok(QLinear::from_blocks(QWeights::over_one_another(&weights, self.device)?, bias)?.into())
     }
 
     fn experts(&mut self, layer: usize, of: &MoeCfg) -> Result<FeedForward> {
@@ -91,20 +86,9 @@ impl<R: Read + Seek> Gguf<'_, R> {
             let gate_up = Tensor::cat(&[self.dense(&gate)?, self.dense(&up)?], 1)?;
             FusedMoe::from_weights(router, gate_up, self.dense(&down)?, of)?
         } else {
-            FusedMoe::from_blocks(router, [&gate, &up, &down], of)?
+            FusedMoe::from_qweights(router, [&gate, &up, &down], of)?
         };
         Ok(FeedForward::Experts(experts.detached()))
-    }
-
-    /// Blocks over one another, on the device. A row is a whole number of blocks.
-    fn stacked(&self, weights: &[&QTensor], columns: usize) -> Result<QTensor> {
-        let (mut bytes, mut rows) = (vec![], 0);
-        for weight in weights {
-            bytes.extend_from_slice(&weight.data()?);
-            rows += weight.shape().dims()[0];
-        }
-        let storage = QStorage::from_data(Cow::Owned(bytes), self.device, weights[0].dtype())?;
-        QTensor::new(storage, (rows, columns))
     }
 }
 
@@ -147,7 +131,7 @@ impl<R: Read + Seek> Source for Gguf<'_, R> {
         Ok(if is_dense(&table) {
             Table::Dense(Embedding::new(self.dense(&table)?, hidden))
         } else {
-            Table::Blocks(QEmbedding::new(self.stacked(&[&table], hidden)?.into())?, self.dtype)
+            Table::Blocks(QEmbedding::new(table.to_device(self.device)?)?, self.dtype)
         })
     }
 
@@ -159,13 +143,13 @@ impl<R: Read + Seek> Source for Gguf<'_, R> {
         Ok(if is_dense(&weight) {
             Head::Dense(self.dense(&weight)?)
         } else {
-            Head::Blocks(QMatMul::from_qtensor(self.stacked(&[&weight], self.config.hidden)?)?.into())
+            Head::Blocks(QLinear::from_blocks(weight.to_device(self.device)?, None)?)
         })
     }
 
     fn rope_factors(&mut self) -> Result<Option<Vec<f32>>> {
         let name = "rope_freqs.weight";
-        if !self.content.tensor_infos.contains_key(name) {
+        if self.tensors.shape(name).is_none() {
             return Ok(None);
         }
         let factors = self.tensor(name, self.config.head_size / 2)?;

@@ -1,6 +1,5 @@
 //! What tokens become, and what tokens come from.
 
-use candle::quantized::QMatMul;
 use candle::{DType, Device, Module, Result, Tensor};
 use candle_tilegemm::nn::{Embedding, QEmbedding, QLinear, QuantLinear};
 use candle_tilegemm::Gemm;
@@ -58,7 +57,7 @@ impl Head {
     pub fn tied(table: &Table) -> Result<Self> {
         Ok(match table {
             Table::Dense(table) => Self::Dense(table.embeddings().clone()),
-            Table::Blocks(table, _) => Self::Blocks(QMatMul::from_arc(table.table().clone())?.into()),
+            Table::Blocks(table, _) => Self::Blocks(QLinear::from_blocks(table.table().clone(), None)?),
         })
     }
 

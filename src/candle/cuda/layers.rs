@@ -3,11 +3,11 @@
 use super::places::{with, Use};
 use crate::candle::nn::attention::{Append, Decode, KvCache, Prefill, Workspace};
 use crate::candle::nn::Next;
+use crate::candle::qweights::QWeights;
 use crate::candle::tensors::Rows as Matrix;
 use crate::layer::{self, Cache, GateFunction, Rows};
 use crate::problem::Format;
 use ::candle::cuda_backend::WrapErr;
-use ::candle::quantized::QTensor;
 use ::candle::{bail, CudaDevice, DType, Result, Tensor};
 use std::ffi::c_void;
 use Use::{Read, Write};
@@ -89,17 +89,18 @@ pub(in crate::candle) fn embedding(
 pub(in crate::candle) fn embedding_of_blocks(
     device: &CudaDevice,
     tokens: &Tensor,
-    (table, blocks): (&QTensor, Format),
+    (table, blocks): (&QWeights, Format),
     out: &Tensor,
     error: Option<&Tensor>,
 ) -> Result<()> {
     let (vocabulary, columns) = table.shape().dims2()?;
     let stream = device.cuda_stream();
-    let (at_table, _guard) = table.device_ptr_with_guard(&stream)?;
-    with(device, [Read(Some(tokens)), Write(Some(out)), Write(error)], |[at_tokens, at_out, error], stream| {
+    let held = table.as_qtensor().map(|table| table.device_ptr_with_guard(&stream)).transpose()?;
+    let tensors = [Read(Some(tokens)), Read(table.bytes()), Write(Some(out)), Write(error)];
+    with(device, tensors, |[at_tokens, bytes, at_out, error], stream| {
         let embedding = layer::Embedding {
             tokens: at_tokens.cast(),
-            table: at_table.cast(),
+            table: held.as_ref().map_or(bytes, |(table, _)| table.cast_mut().cast()),
             out: at_out,
             error: error.cast(),
             count: tokens.elem_count(),
@@ -108,7 +109,7 @@ pub(in crate::candle) fn embedding_of_blocks(
             format: format(out.dtype()),
             table_format: blocks,
         };
-        // SAFETY: as in `rms_norm`; the guard holds the blocks.
+        // SAFETY: as in `rms_norm`; `held` or `with` holds the blocks.
         unsafe { embedding.launch(stream) }
     })
 }

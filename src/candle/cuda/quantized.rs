@@ -3,30 +3,28 @@
 use super::into::placed;
 use super::places::{with, Use, Use::Read, Use::Write};
 use super::Launcher;
-use crate::candle::blocks::format_of;
 use crate::candle::lowering::format_of as number_format;
+use crate::candle::qweights::QWeights;
 use crate::candle::tensors::Rows;
 use crate::dispatch::MOST_BESIDE;
 use crate::launch::{launch_beside, Pointers};
 use crate::problem::{Activation, BiasAxis, Epilogue, Format, Layout, Operand, Problem, Scale};
 use ::candle::cuda_backend::cudarc::driver::{CudaStream, SyncOnDrop};
-use ::candle::quantized::{QMatMul, QTensor};
 use ::candle::{CudaDevice, DType, Result, Tensor};
 use std::ffi::c_void;
 
 /// The format of weights in blocks that this crate's kernels multiply x with; candle takes the others, whose errors candle words.
-pub(in crate::candle) fn format_for(x: &Tensor, weight: &QMatMul) -> Option<Format> {
-    let QMatMul::QTensor(weight) = weight else { return None };
-    let is_whole = weight.rank() == 2 && x.dims().last() == weight.shape().dims().last();
+pub(in crate::candle) fn format_for(x: &Tensor, weight: &QWeights) -> Option<Format> {
+    let is_whole = weight.shape().rank() == 2 && x.dims().last() == weight.shape().dims().last();
     let is_ours = x.device().is_cuda() && weight.device().same_device(x.device());
     let is_float = matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16);
-    format_of(weight.dtype()).filter(|_| is_whole && is_ours && is_float)
+    weight.format().filter(|_| is_whole && is_ours && is_float)
 }
 
 /// Weights, (n, k), on the device.
 #[derive(Clone, Copy)]
 pub(in crate::candle) enum Weights<'a> {
-    Blocks(&'a QTensor, Format),
+    Blocks(&'a QWeights, Format),
     Narrow(Narrow<'a>),
 }
 
@@ -61,18 +59,20 @@ impl Weights<'_> {
         }
     }
 
-    /// What a launch reads, beside blocks.
+    /// What a launch reads, beside blocks of candle's.
     pub(super) fn tensors(&self) -> [Use<'_>; 3] {
         match self {
-            Self::Blocks(..) => [Read(None); 3],
+            Self::Blocks(weight, _) => [Read(weight.bytes()), Read(None), Read(None)],
             Self::Narrow(weight) => [Read(Some(weight.codes)), Read(Some(weight.factors)), Read(weight.zeros)],
         }
     }
 
-    /// The address of blocks, which lie in no tensor; until the guard goes, the stream runs behind all other users of them.
+    /// The address of candle's blocks, which lie in no tensor; until the guard goes, the stream runs behind all other users of them.
     pub(super) fn blocks<'a>(&'a self, stream: &'a CudaStream) -> Result<Option<(*const u8, SyncOnDrop<'a>)>> {
         match self {
-            Self::Blocks(weight, _) => weight.device_ptr_with_guard(stream).map(Some),
+            Self::Blocks(weight, _) => {
+                weight.as_qtensor().map(|weight| weight.device_ptr_with_guard(stream)).transpose()
+            }
             Self::Narrow(_) => Ok(None),
         }
     }
@@ -106,7 +106,7 @@ pub(in crate::candle) struct Product<'a> {
     pub activation: Activation,
 }
 
-/// The tensors of a product: x, its factors, bias, C and D, and of narrow weights codes, factors and zeros.
+/// The tensors of a product: x, its factors, bias, C and D, and of narrow weights codes, factors and zeros. Blocks that candle does not have are codes.
 const TENSORS: usize = 8;
 
 impl Product<'_> {

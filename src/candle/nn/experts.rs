@@ -3,15 +3,17 @@
 #[cfg(feature = "experts")]
 use super::between::Between;
 use super::narrow::QuantExperts;
+use super::QLinear;
 #[cfg(feature = "experts")]
 use crate::candle::cuda::grouped;
+use crate::candle::qweights::Listed;
+#[cfg(feature = "experts")]
+use crate::candle::qweights::QWeights;
 use crate::candle::routing::Routing;
 use crate::problem::{Activation, Gate};
-use ::candle::quantized::{QMatMul, QStorage, QTensor};
 #[cfg(feature = "experts")]
 use ::candle::DType;
 use ::candle::{bail, Device, Module, Result, Tensor, D};
-use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The weights of a layer's two products.
@@ -41,44 +43,44 @@ pub(super) struct Blocks {
 #[derive(Debug, Clone)]
 enum Stack {
     /// candle multiplies with one at a time.
-    Cpu(Arc<[QMatMul]>),
+    Cpu(Arc<[QLinear]>),
     #[cfg(feature = "experts")]
-    Gpu(Arc<QTensor>),
+    Gpu(QWeights),
 }
 
 impl Stack {
     /// The rows of `parts`, (experts, rows, k) each in one format, over one another for each expert.
-    fn new(parts: &[&QTensor], device: &Device) -> Result<Self> {
-        let format = parts[0].dtype();
-        let (experts, _, k) = parts[0].shape().dims3()?;
+    fn new(parts: &[Listed], device: &Device) -> Result<Self> {
+        let stored = parts[0].stored;
+        let [elements, bytes] = stored.block();
+        let (experts, _, k) = parts[0].shape.dims3()?;
         let (mut lists, mut rows) = (vec![], 0);
         for part in parts {
-            let (_, n, _) = part.shape().dims3()?;
-            lists.push((part.data()?, n * k / format.block_size() * format.type_size()));
+            let (_, n, _) = part.shape.dims3()?;
+            lists.push((&part.data, n * k / elements * bytes));
             rows += n;
         }
         let of_expert = |expert: usize| -> Vec<&[u8]> {
             lists.iter().map(|(data, bytes)| &data[expert * bytes..(expert + 1) * bytes]).collect()
         };
-        let tensor = |bytes: Vec<u8>, shape: &[usize]| {
-            QTensor::new(QStorage::from_data(Cow::Owned(bytes), device, format)?, shape)
-        };
         match device {
             Device::Cpu => {
-                let matrix = |expert: usize| QMatMul::from_qtensor(tensor(of_expert(expert).concat(), &[rows, k])?);
+                let matrix = |expert: usize| {
+                    QLinear::from_blocks(stored.weights(of_expert(expert).concat(), (rows, k).into(), device)?, None)
+                };
                 Ok(Self::Cpu((0..experts).map(matrix).collect::<Result<Vec<_>>>()?.into()))
             }
             #[cfg(feature = "experts")]
             Device::Cuda(_) => {
                 let bytes = (0..experts).flat_map(of_expert).collect::<Vec<_>>().concat();
-                Ok(Self::Gpu(Arc::new(tensor(bytes, &[experts, rows, k])?)))
+                Ok(Self::Gpu(stored.weights(bytes, (experts, rows, k).into(), device)?))
             }
             _ => bail!("FusedMoe: experts run on the CPU, and with CUDA: build with the feature experts"),
         }
     }
 
     #[cfg(feature = "experts")]
-    fn on_gpu(&self) -> Result<&QTensor> {
+    fn on_gpu(&self) -> Result<&QWeights> {
         match self {
             Self::Gpu(weights) => Ok(weights),
             Self::Cpu(_) => bail!("FusedMoe: the experts are on the CPU; expected them where the router is"),
@@ -96,8 +98,8 @@ impl Stack {
 
 impl Blocks {
     /// Of gates and ups, (experts, inner, hidden), and downs, (experts, hidden, inner), wherever they are.
-    pub fn new([gate, up, down]: [&QTensor; 3], sizes: [usize; 3], device: &Device) -> Result<Self> {
-        let gate_up = match gate.dtype() == up.dtype() {
+    pub fn new([gate, up, down]: [Listed; 3], sizes: [usize; 3], device: &Device) -> Result<Self> {
+        let gate_up = match gate.stored == up.stored {
             true => vec![Stack::new(&[gate, up], device)?],
             false => vec![Stack::new(&[gate], device)?, Stack::new(&[up], device)?],
         };

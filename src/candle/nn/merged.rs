@@ -2,12 +2,11 @@
 
 use super::narrow::QuantLinear;
 use super::{Linear, QLinear};
+use crate::candle::qweights::{QWeights, Stored};
 use crate::candle::tensors::{unwritten, Block};
 use crate::problem::Activation;
-use ::candle::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
+use ::candle::quantized::QMatMul;
 use ::candle::{bail, DType, Device, Module, Result, Tensor, D};
-use std::borrow::Cow;
-use std::sync::Arc;
 
 const BLOCK: Block = Block("MergedLinear");
 
@@ -44,9 +43,9 @@ enum Part {
 
 /// Products with the same kind can be one; narrow ones say so themselves.
 #[derive(PartialEq)]
-enum Kind {
+pub(super) enum Kind {
     Dense(DType),
-    Blocks(GgmlDType),
+    Blocks(Stored),
     /// Weights that were dequantised.
     Dequantised(DType),
     Narrow,
@@ -285,27 +284,14 @@ impl Part {
             Self::Dense(layer) => {
                 Self::Dense(Linear::new(layer.weight().to_device(device)?, bias).with_activation(layer.activation))
             }
-            Self::Blocks(layer) => {
-                let weight = match layer.weight() {
-                    QMatMul::QTensor(weight) => {
-                        let storage = QStorage::from_data(weight.data()?, device, weight.dtype())?;
-                        QMatMul::from_qtensor(QTensor::new(storage, weight.shape())?)?
-                    }
-                    QMatMul::Tensor(weight) => QMatMul::Tensor(weight.to_device(device)?),
-                    QMatMul::TensorF16(weight) => QMatMul::TensorF16(weight.to_device(device)?),
-                };
-                Self::Blocks(QLinear::from_weights(weight, bias).with_activation(layer.activation()))
-            }
+            Self::Blocks(layer) => Self::Blocks(layer.to_device(device)?),
         })
     }
 
     fn device(&self) -> Device {
         match self {
             Self::Dense(layer) => layer.weight().device().clone(),
-            Self::Blocks(layer) => match layer.weight() {
-                QMatMul::QTensor(weight) => weight.device(),
-                QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => weight.device().clone(),
-            },
+            Self::Blocks(layer) => layer.device(),
             Self::Narrow(layer) => layer.device().clone(),
         }
     }
@@ -313,10 +299,7 @@ impl Part {
     fn kind(&self) -> Kind {
         match self {
             Self::Dense(layer) => Kind::Dense(layer.weight().dtype()),
-            Self::Blocks(layer) => match layer.weight() {
-                QMatMul::QTensor(weight) => Kind::Blocks(weight.dtype()),
-                QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => Kind::Dequantised(weight.dtype()),
-            },
+            Self::Blocks(layer) => layer.kind(),
             Self::Narrow(_) => Kind::Narrow,
         }
     }
@@ -361,16 +344,17 @@ impl Part {
         let dense = |part: &Self| match part {
             Self::Narrow(_) => None,
             Self::Dense(layer) => Some(layer.weight().detach()),
-            Self::Blocks(layer) => match layer.weight() {
-                QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => Some(weight.detach()),
-                QMatMul::QTensor(_) => None,
-            },
+            Self::Blocks(layer) => layer.dequantised().map(Tensor::detach),
         };
         let weight = match parts.iter().map(dense).collect::<Option<Vec<_>>>() {
             Some(weights) => Tensor::cat(&weights, 0)?.contiguous()?,
             None => {
-                let weight = QMatMul::from_qtensor(over_one_another(parts)?)?;
-                return Ok(Self::Blocks(QLinear::from_weights(weight, bias).with_activation(first.activation())));
+                let blocks = parts.iter().filter_map(|part| match part {
+                    Self::Blocks(layer) => layer.blocks(),
+                    Self::Dense(_) | Self::Narrow(_) => None,
+                });
+                let weight = QWeights::over_one_another(&blocks.collect::<Vec<_>>(), &first.device())?;
+                return Ok(Self::Blocks(QLinear::from_blocks(weight, bias)?.with_activation(first.activation())));
             }
         };
         Ok(match first {
@@ -380,19 +364,4 @@ impl Part {
             }
         })
     }
-}
-
-/// The blocks of all parts, which have one format. A row is a whole number of blocks.
-fn over_one_another(parts: &[Part]) -> Result<QTensor> {
-    let (mut bytes, mut rows, mut like) = (vec![], 0, None::<Arc<QTensor>>);
-    for part in parts {
-        let Part::Blocks(layer) = part else { continue };
-        let QMatMul::QTensor(weight) = layer.weight() else { continue };
-        bytes.extend_from_slice(&weight.data()?);
-        rows += layer.sizes()?.0;
-        like = Some(weight.clone());
-    }
-    let Some(like) = like else { bail!("MergedLinear: no blocks to merge") };
-    let storage = QStorage::from_data(Cow::Owned(bytes), &like.device(), like.dtype())?;
-    QTensor::new(storage, (rows, like.shape().dims2()?.1))
 }

@@ -4,14 +4,12 @@ use super::gate::gate_into;
 use super::merged::MergedLinear;
 #[cfg(feature = "cuda")]
 use super::narrow::QuantLinear;
-use super::{Linear, QLinear};
+use super::{Linear, QLinear, QWeights};
 use crate::candle::tensors::{unwritten, Block, FLOATS};
 use crate::layer::GateFunction;
 use crate::problem::{Activation, Gate};
-use ::candle::quantized::QTensor;
 use ::candle::{bail, DType, Module, Result, Tensor};
 use candle_nn::{init::DEFAULT_KAIMING_NORMAL, VarBuilder};
-use std::sync::Arc;
 
 const BLOCK: Block = Block("GatedMlp");
 
@@ -99,9 +97,9 @@ impl GatedMlp {
     ///
     /// # Errors
     /// Weights whose sizes do not fit, and the errors of `QMatMul::from_arc`.
-    pub fn from_qtensors([gate, up, down]: [Arc<QTensor>; 3], function: GateFunction) -> Result<Self> {
-        let gate_up = MergedLinear::new([QLinear::from_arc(gate, None)?, QLinear::from_arc(up, None)?])?;
-        Self::new(gate_up, QLinear::from_arc(down, None)?, function)
+    pub fn from_qtensors<W: Into<QWeights>>([gate, up, down]: [W; 3], function: GateFunction) -> Result<Self> {
+        let gate_up = MergedLinear::new([QLinear::from_blocks(gate, None)?, QLinear::from_blocks(up, None)?])?;
+        Self::new(gate_up, QLinear::from_blocks(down, None)?, function)
     }
 
     /// `forward(x) + residual`; the residual has the shape and the type of the result.

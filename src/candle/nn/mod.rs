@@ -40,6 +40,8 @@ pub use qkv::{qkv_linear, QkvLinear};
 pub use qlinear::{qlinear, qlinear_b, qlinear_no_bias, QLinear};
 pub use sampler::Sampler;
 
+pub use super::qweights::QWeights;
+
 use super::op::Gemm;
 use crate::problem::{Activation, Gate};
 use ::candle::{Module, Result, Tensor};

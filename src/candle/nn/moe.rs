@@ -10,6 +10,7 @@ use super::narrow::QuantExperts;
 #[cfg(feature = "experts")]
 use super::routed::Memory;
 use crate::candle::numbers::put;
+use crate::candle::qweights::{Listed, QWeights};
 use crate::candle::tensors::Block;
 use crate::problem::Activation;
 use ::candle::quantized::QTensor;
@@ -201,16 +202,30 @@ impl FusedMoe {
     /// # Errors
     /// Weights of other shapes than `cfg` has, an activation that no gate has, and a device without room.
     pub fn from_blocks(router: Tensor, [gate, up, down]: [&QTensor; 3], cfg: &MoeCfg) -> Result<Self> {
+        let lists = [Listed::of_tensor(gate)?, Listed::of_tensor(up)?, Listed::of_tensor(down)?];
+        Self::of_lists(router, lists, cfg)
+    }
+
+    /// [`from_blocks`](Self::from_blocks) with experts in any block format.
+    ///
+    /// # Errors
+    /// As for [`from_blocks`](Self::from_blocks).
+    pub fn from_qweights(router: Tensor, [gate, up, down]: [&QWeights; 3], cfg: &MoeCfg) -> Result<Self> {
+        Self::of_lists(router, [Listed::of(gate)?, Listed::of(up)?, Listed::of(down)?], cfg)
+    }
+
+    fn of_lists(router: Tensor, lists: [Listed; 3], cfg: &MoeCfg) -> Result<Self> {
+        let [gate, up, down] = lists.each_ref().map(|list| list.shape.dims());
         let &MoeCfg { hidden_size: hidden, num_experts: experts, moe_intermediate_size: inner, .. } = cfg;
         for (what, dims, shape) in [
             ("router", router.dims(), &[experts, hidden][..]),
-            ("gate", gate.shape().dims(), &[experts, inner, hidden]),
-            ("up", up.shape().dims(), &[experts, inner, hidden]),
-            ("down", down.shape().dims(), &[experts, hidden, inner]),
+            ("gate", gate, &[experts, inner, hidden]),
+            ("up", up, &[experts, inner, hidden]),
+            ("down", down, &[experts, hidden, inner]),
         ] {
             check_shape(what, dims, shape)?;
         }
-        let blocks = Blocks::new([gate, up, down], [experts, hidden, inner], router.device())?;
+        let blocks = Blocks::new(lists, [experts, hidden, inner], router.device())?;
         Self::of(router, Experts::Blocks(blocks), cfg)
     }
 

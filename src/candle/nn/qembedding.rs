@@ -1,14 +1,11 @@
 //! Rows of a table in blocks, by tokens.
 
 #[cfg(feature = "layers")]
-use crate::candle::blocks::format_of;
-#[cfg(feature = "layers")]
 use crate::candle::cuda::layers;
 use crate::candle::numbers::{change_integers, narrow};
+use crate::candle::qweights::QWeights;
 use crate::candle::tensors::{unwritten, Block, FLOATS};
-use ::candle::quantized::QTensor;
 use ::candle::{bail, DType, Device, Result, Tensor};
-use std::sync::Arc;
 
 const BLOCK: Block = Block("QEmbedding");
 
@@ -23,14 +20,14 @@ const BLOCK: Block = Block("QEmbedding");
 /// use candle_tilegemm::nn::QEmbedding;
 ///
 /// let table = QTensor::quantize(&Tensor::ones((4, 32), DType::F32, &Device::Cpu)?, GgmlDType::Q8_0)?;
-/// let layer = QEmbedding::new(table.into())?;
+/// let layer = QEmbedding::new(table)?;
 /// let y = layer.forward(&Tensor::new(&[3u32, 9], &Device::Cpu)?, DType::F32)?;
 /// assert_eq!((y.dims(), y.get(1)?.max_all()?.to_vec0::<f32>()?), (&[2, 32][..], 0.0));
 /// # Ok::<(), candle::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct QEmbedding {
-    table: Arc<QTensor>,
+    table: QWeights,
 }
 
 impl QEmbedding {
@@ -38,13 +35,14 @@ impl QEmbedding {
     ///
     /// # Errors
     /// A table that has not two dimensions.
-    pub fn new(table: Arc<QTensor>) -> Result<Self> {
+    pub fn new(table: impl Into<QWeights>) -> Result<Self> {
+        let table = table.into();
         table.shape().dims2()?;
         Ok(Self { table })
     }
 
     /// The table.
-    pub fn table(&self) -> &Arc<QTensor> {
+    pub fn table(&self) -> &QWeights {
         &self.table
     }
 
@@ -74,9 +72,9 @@ impl QEmbedding {
         match device {
             Device::Cpu => self.on_cpu(tokens, out, error),
             #[cfg(feature = "layers")]
-            Device::Cuda(device) => match format_of(self.table.dtype()) {
+            Device::Cuda(device) => match self.table.format() {
                 Some(format) => layers::embedding_of_blocks(device, tokens, (&self.table, format), out, error),
-                None => bail!("QEmbedding: no kernel has a table in {:?}; dequantise it", self.table.dtype()),
+                None => bail!("QEmbedding: no kernel has a table in {:?}; dequantise it", self.table.stored()),
             },
             other => BLOCK.elsewhere(other),
         }
@@ -88,7 +86,7 @@ impl QEmbedding {
         let is_known = |token: &u32| (*token as usize) < vocabulary;
         let mut values = vec![0.0; tokens.len() * hidden];
         for (row, token) in values.chunks_mut(hidden.max(1)).zip(&tokens).filter(|(_, token)| is_known(token)) {
-            let of_token = self.table.embedding(&Tensor::new(&[*token], &Device::Cpu)?)?;
+            let of_token = self.table.row(*token)?;
             row.copy_from_slice(&of_token.flatten_all()?.to_vec1::<f32>()?);
         }
         if let (Some(error), Some(t)) = (error, tokens.iter().rposition(|token| !is_known(token))) {

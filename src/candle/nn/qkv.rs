@@ -1,11 +1,9 @@
 //! The products to q, k and v.
 
 use super::merged::MergedLinear;
-use super::{Linear, QLinear};
-use ::candle::quantized::QTensor;
+use super::{Linear, QLinear, QWeights};
 use ::candle::{bail, Module, Result, Tensor, D};
 use candle_nn::{init::DEFAULT_KAIMING_NORMAL, Init, VarBuilder};
-use std::sync::Arc;
 
 /// The products to q, k and v of attention as one, for [`attention::append`](super::attention::append): a row of the result is q, then k, then v.
 ///
@@ -74,10 +72,10 @@ impl QkvLinear {
     ///
     /// # Errors
     /// As for [`MergedLinear::new`], and `QMatMul::from_arc`.
-    pub fn from_qtensors(weights: [Arc<QTensor>; 3], biases: Option<[Tensor; 3]>) -> Result<Self> {
+    pub fn from_qtensors<W: Into<QWeights>>(weights: [W; 3], biases: Option<[Tensor; 3]>) -> Result<Self> {
         let [q, k, v] = weights;
         let [of_q, of_k, of_v] = biases.map_or([None, None, None], |biases| biases.map(Some));
-        let layers = [QLinear::from_arc(q, of_q)?, QLinear::from_arc(k, of_k)?, QLinear::from_arc(v, of_v)?];
+        let layers = [QLinear::from_blocks(q, of_q)?, QLinear::from_blocks(k, of_k)?, QLinear::from_blocks(v, of_v)?];
         Self::new(layers)
     }
 

@@ -1,20 +1,26 @@
 //! A layer with the weights of a GGUF file.
 
+mod load;
+
+pub use load::{qlinear, qlinear_b, qlinear_no_bias};
+
 use super::beside::Beside;
+use super::merged::Kind;
 use crate::candle::activation::activated;
 use crate::candle::cpu::sums_of;
 #[cfg(feature = "cuda")]
 use crate::candle::cuda::quantized::{self, Operands, Product, Weights};
 use crate::candle::numbers::put;
 use crate::candle::op::Gemm;
+use crate::candle::qweights::QWeights;
 #[cfg(feature = "cuda")]
 use crate::candle::tensors::unwritten;
 use crate::candle::tensors::{Block, FLOATS};
 use crate::problem::Activation;
-use ::candle::quantized::{QMatMul, QTensor};
 #[cfg(feature = "cuda")]
-use ::candle::Device;
-use ::candle::{bail, DType, Module, Result, Shape, Tensor};
+use crate::problem::Format;
+use ::candle::quantized::{QMatMul, QTensor};
+use ::candle::{bail, DType, Device, Module, Result, Tensor};
 use std::sync::Arc;
 
 const BLOCK: Block = Block("QLinear");
@@ -22,8 +28,8 @@ const BLOCK: Block = Block("QLinear");
 /// `activation(x @ weight^T + bias)` with quantised weights, as candle's `QMatMul` and the layer `quantized_nn::Linear` of candle-transformers.
 ///
 /// Inputs are in f32, bf16 or f16, of any rank and strides, and the result has the input's type; bias and residual have it, too. Sums and epilogue are in f32, and
-/// the result is rounded once. Weights in blocks run on this crate's kernels on a GPU (feature `gguf`), and as in candle's `QMatMul` on the CPU. Weights that were
-/// dequantised run as a [`Gemm`].
+/// the result is rounded once. Weights in blocks run on this crate's kernels on a GPU (feature `gguf`), and as in candle's `QMatMul` on the CPU; formats that candle
+/// does not have are dequantised there, some rows at a time. Weights that were dequantised run as a [`Gemm`].
 ///
 /// ```
 /// use candle::quantized::{GgmlDType, QTensor};
@@ -40,9 +46,17 @@ const BLOCK: Block = Block("QLinear");
 /// ```
 #[derive(Debug, Clone)]
 pub struct QLinear {
-    weight: QMatMul,
+    weight: Weight,
     bias: Option<Tensor>,
     activation: Activation,
+}
+
+#[derive(Debug, Clone)]
+enum Weight {
+    Blocks(QWeights),
+    /// Dequantised, as in `QMatMul`.
+    Tensor(Tensor),
+    TensorF16(Tensor),
 }
 
 impl QLinear {
@@ -56,7 +70,39 @@ impl QLinear {
 
     /// A layer with weights of shape (out, in) and a bias of shape (out).
     pub fn from_weights(weight: QMatMul, bias: Option<Tensor>) -> Self {
+        let weight = match weight {
+            QMatMul::QTensor(weight) => Weight::Blocks(weight.into()),
+            QMatMul::Tensor(weight) => Weight::Tensor(weight),
+            QMatMul::TensorF16(weight) => Weight::TensorF16(weight),
+        };
         Self { weight, bias, activation: Activation::Identity }
+    }
+
+    /// A layer with weights of shape (out, in) in any block format. Dense weights are dequantised, as by `QMatMul::from_arc`.
+    ///
+    /// ```
+    /// use candle::{DType, Device, Module, Tensor};
+    /// use candle_tilegemm::nn::{QLinear, QWeights};
+    /// use candle_tilegemm::Format;
+    ///
+    /// // Two rows of 32 numbers, all of them 113: the scale 1 in f16, and code 15.
+    /// let blocks = [&[0x00, 0x3c][..], &[0xff; 16]].concat().repeat(2);
+    /// let weights = QWeights::from_bytes(Format::IQ4_NL, blocks, (2, 32), &Device::Cpu)?;
+    /// let layer = QLinear::from_blocks(weights, None)?;
+    /// let y = layer.forward(&Tensor::ones((1, 32), DType::F32, &Device::Cpu)?)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[32.0 * 113.0; 2]]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Weights that are no matrix.
+    pub fn from_blocks(weight: impl Into<QWeights>, bias: Option<Tensor>) -> Result<Self> {
+        let weight = weight.into();
+        weight.shape().dims2()?;
+        match weight.as_qtensor() {
+            Some(weight) => Self::from_arc(weight.clone(), bias),
+            None => Ok(Self { weight: Weight::Blocks(weight), bias, activation: Activation::Identity }),
+        }
     }
 
     /// The same layer with a function applied to its output.
@@ -65,9 +111,44 @@ impl QLinear {
         self
     }
 
-    /// Weights, (out, in).
-    pub fn weight(&self) -> &QMatMul {
-        &self.weight
+    /// Weights in blocks, (out, in); `None` of weights that were dequantised.
+    pub fn blocks(&self) -> Option<&QWeights> {
+        match &self.weight {
+            Weight::Blocks(weight) => Some(weight),
+            _ => None,
+        }
+    }
+
+    /// Weights that were dequantised, (out, in).
+    pub fn dequantised(&self) -> Option<&Tensor> {
+        match &self.weight {
+            Weight::Blocks(_) => None,
+            Weight::Tensor(weight) | Weight::TensorF16(weight) => Some(weight),
+        }
+    }
+
+    pub(super) fn to_device(&self, device: &Device) -> Result<Self> {
+        let weight = match &self.weight {
+            Weight::Blocks(weight) => Weight::Blocks(weight.to_device(device)?),
+            Weight::Tensor(weight) => Weight::Tensor(weight.to_device(device)?),
+            Weight::TensorF16(weight) => Weight::TensorF16(weight.to_device(device)?),
+        };
+        let bias = self.bias.as_ref().map(|bias| bias.to_device(device)).transpose()?;
+        Ok(Self { weight, bias, activation: self.activation })
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        match &self.weight {
+            Weight::Blocks(weight) => Kind::Blocks(weight.stored()),
+            Weight::Tensor(weight) | Weight::TensorF16(weight) => Kind::Dequantised(weight.dtype()),
+        }
+    }
+
+    pub(super) fn device(&self) -> Device {
+        match &self.weight {
+            Weight::Blocks(weight) => weight.device(),
+            Weight::Tensor(weight) | Weight::TensorF16(weight) => weight.device().clone(),
+        }
     }
 
     /// Bias, (out).
@@ -158,8 +239,8 @@ impl QLinear {
     /// Rows and columns of the weights.
     pub(super) fn sizes(&self) -> Result<(usize, usize)> {
         match &self.weight {
-            QMatMul::QTensor(weight) => weight.shape().dims2(),
-            QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => weight.dims2(),
+            Weight::Blocks(weight) => weight.shape().dims2(),
+            Weight::Tensor(weight) | Weight::TensorF16(weight) => weight.dims2(),
         }
     }
 
@@ -200,9 +281,7 @@ impl QLinear {
         in_place: bool,
     ) -> Result<Option<Product<'a>>> {
         let (n, k) = self.sizes()?;
-        let (QMatMul::QTensor(weight), Some(b)) = (&self.weight, quantized::format_for(x, &self.weight)) else {
-            return Ok(None);
-        };
+        let Some((weight, b)) = self.on_gpu(x) else { return Ok(None) };
         let of = Operands {
             x: BLOCK.rows("x", x, k)?,
             narrow_x: None,
@@ -214,6 +293,13 @@ impl QLinear {
             out: BLOCK.rows("the result", out, n)?,
         };
         Ok(Some(Product { of, activation: self.activation }))
+    }
+
+    /// Weights in blocks that this crate's kernels multiply x with.
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, x: &Tensor) -> Option<(&QWeights, Format)> {
+        let weight = self.blocks()?;
+        quantized::format_for(x, weight).map(|format| (weight, format))
     }
 
     /// Writes the results of layers of one x, side by side if all of them are products of blocks on a GPU; false: nothing is written yet. Each layer has its residual and
@@ -243,13 +329,11 @@ impl QLinear {
         if let (Device::Cuda(device), Some(product)) = (x.device(), self.of_blocks(x, beside, out, _in_place)?) {
             return quantized::product(device, &product);
         }
-        match &self.weight {
-            QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) if weight.dtype() == x.dtype() => {
-                self.gemm(beside).forward_into(x, &weight.t()?, out)
-            }
+        match self.dequantised() {
+            Some(weight) if weight.dtype() == x.dtype() => self.gemm(beside).forward_into(x, &weight.t()?, out),
             _ if x.device().is_cpu() => put(&self.product(x, beside)?, out),
-            QMatMul::QTensor(_) => BLOCK.elsewhere(x.device()),
-            QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => bail!(
+            None => BLOCK.elsewhere(x.device()),
+            Some(weight) => bail!(
                 "QLinear: x is in {:?}, and the dequantised weights are in {:?}; convert x before a product into a tensor",
                 x.dtype(),
                 weight.dtype()
@@ -268,7 +352,7 @@ impl QLinear {
         let shape =
             self.sizes().map(|(n, _)| [x.dims().split_last().map_or(&[][..], |(_, rows)| rows), &[n]].concat())?;
         #[cfg(feature = "cuda")]
-        if quantized::format_for(x, &self.weight).is_some() {
+        if self.on_gpu(x).is_some() {
             self.check(x, &shape, beside)?;
             let out = unwritten(&shape, x.dtype(), x.device())?;
             let dense = |tensor: &Tensor| tensor.detach().contiguous();
@@ -277,9 +361,9 @@ impl QLinear {
             of.write(&dense(x)?, beside.with(c.as_ref()), &out)?;
             return Ok(out);
         }
-        match (&self.weight, beside) {
+        match (self.dequantised(), beside) {
             // A gate is apart: this way its factors get gradients.
-            (QMatMul::Tensor(weight) | QMatMul::TensorF16(weight), Beside::Nothing | Beside::Residual(_))
+            (Some(weight), Beside::Nothing | Beside::Residual(_))
                 if weight.dtype() == x.dtype() && weight.dims().last() == x.dims().last() =>
             {
                 self.check(x, &shape, beside)?;
@@ -308,9 +392,9 @@ impl QLinear {
         let product =
             |x: &Tensor, weight: &Tensor| Gemm::new().out_dtype(sums_of(weight.dtype())).forward(x, &weight.t()?);
         match &self.weight {
-            QMatMul::QTensor(_) => self.weight.forward(&x.to_dtype(sums_of(x.dtype()))?.contiguous()?),
-            QMatMul::Tensor(weight) => product(x, weight),
-            QMatMul::TensorF16(weight) => product(&x.to_dtype(DType::F16)?, weight),
+            Weight::Blocks(weight) => weight.product(&x.to_dtype(sums_of(x.dtype()))?.contiguous()?),
+            Weight::Tensor(weight) => product(x, weight),
+            Weight::TensorF16(weight) => product(&x.to_dtype(DType::F16)?, weight),
         }
     }
 
@@ -339,70 +423,4 @@ impl From<QMatMul> for QLinear {
     fn from(weight: QMatMul) -> Self {
         Self::from_weights(weight, None)
     }
-}
-
-/// A layer with a bias, as `quantized_nn::linear` of candle-transformers makes one: weights `weight`, (out, in), and a bias `bias`, (out). `tensor` gives the
-/// tensor of a shape and a name; with candle-transformers' `VarBuilder` of a GGUF file, `|shape, name| vb.get(shape, name)`.
-///
-/// ```
-/// use candle::quantized::{GgmlDType, QTensor};
-/// use candle::{DType, Device, Module, Tensor};
-/// use candle_tilegemm::nn::qlinear;
-///
-/// let tensor = |shape, name: &str| {
-///     let format = if name == "bias" { GgmlDType::F32 } else { GgmlDType::Q4_0 };
-///     QTensor::quantize(&Tensor::ones(shape, DType::F32, &Device::Cpu)?, format).map(Into::into)
-/// };
-/// let y = qlinear(32, 4, tensor)?.forward(&Tensor::zeros((2, 32), DType::F32, &Device::Cpu)?)?;
-/// assert_eq!(y.to_vec2::<f32>()?, [[1.0; 4]; 2]); // the bias
-/// # Ok::<(), candle::Error>(())
-/// ```
-///
-/// # Errors
-/// Those of `tensor`, of `QMatMul::from_arc`, and of candle's `dequantize` of the bias.
-pub fn qlinear(in_dim: usize, out_dim: usize, tensor: impl Fn(Shape, &str) -> Result<Arc<QTensor>>) -> Result<QLinear> {
-    qlinear_b(in_dim, out_dim, true, tensor)
-}
-
-/// A layer without a bias; see [`qlinear`].
-///
-/// # Errors
-/// As for [`qlinear`].
-pub fn qlinear_no_bias(
-    in_dim: usize,
-    out_dim: usize,
-    tensor: impl Fn(Shape, &str) -> Result<Arc<QTensor>>,
-) -> Result<QLinear> {
-    qlinear_b(in_dim, out_dim, false, tensor)
-}
-
-/// A layer with or without a bias; see [`qlinear`].
-///
-/// ```
-/// use candle::quantized::{GgmlDType, QTensor};
-/// use candle::{DType, Device, Module, Tensor};
-/// use candle_tilegemm::nn::qlinear_b;
-///
-/// let zeros = |shape, name: &str| {
-///     let format = if name == "bias" { GgmlDType::F32 } else { GgmlDType::Q8_0 };
-///     QTensor::quantize(&Tensor::zeros(shape, DType::F32, &Device::Cpu)?, format).map(Into::into)
-/// };
-/// let layer = qlinear_b(64, 3, true, zeros)?;
-/// let y = layer.forward(&Tensor::ones((2, 64), DType::F32, &Device::Cpu)?)?;
-/// assert_eq!(y.to_vec2::<f32>()?, [[0.; 3]; 2]);
-/// # Ok::<(), candle::Error>(())
-/// ```
-///
-/// # Errors
-/// As for [`qlinear`].
-pub fn qlinear_b(
-    in_dim: usize,
-    out_dim: usize,
-    bias: bool,
-    tensor: impl Fn(Shape, &str) -> Result<Arc<QTensor>>,
-) -> Result<QLinear> {
-    let weight = tensor((out_dim, in_dim).into(), "weight")?;
-    let device = weight.device();
-    let bias = bias.then(|| tensor(out_dim.into(), "bias")?.dequantize(&device)).transpose()?;
-    QLinear::from_arc(weight, bias)
 }

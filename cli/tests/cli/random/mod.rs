@@ -106,7 +106,8 @@ fn the_products_with_blocks_of_a_seed_never_change() {
     let all: Vec<Shape> = (1..=5).flat_map(|seed| of(seed, 300)).collect();
     let shares: BTreeMap<_, _> = random::shares(&class).into_iter().collect();
     assert_eq!(shares.values().sum::<u32>(), 100);
-    for format in Format::blocks() {
+    assert_eq!(shares.len(), 10);
+    for format in Format::blocks().filter(|format| shares.contains_key(format.name())) {
         let share = all.iter().filter(|shape| shape.b == Some(format)).count() as f64 / all.len() as f64;
         let stated = f64::from(shares[format.name()]) / 100.0;
         // Fewer models have a K of whole blocks of 256 numbers.
