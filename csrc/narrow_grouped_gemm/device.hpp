@@ -1,0 +1,201 @@
+// The kernel: blocks go through tiles of rows of a group times rows of W.
+#pragma once
+#include "common/epilogue.hpp"
+#include "narrow/exact.hpp"
+#include "narrow_grouped_gemm/product.hpp"
+#include "narrow_grouped_gemm/rows.hpp"
+
+namespace tilegemm {
+namespace {
+
+// Sums that are not finite, once more: a lane's, where it asks, of its row of A by its row of W. For whole warps.
+template <class S>
+__device__ __noinline__ float repaired(const tg_gemm_args& args, const NarrowPlace& p, bool asks, int group, int row,
+                                       int n, float sum) {
+#pragma unroll 1
+  for (unsigned left = __ballot_sync(~0u, asks); left; left &= left - 1) {
+    const int lane = __ffs(left) - 1;
+    const int64_t of_a = p.pairs_per_row.quotient(__shfl_sync(~0u, row, lane)), of_w = __shfl_sync(~0u, n, lane);
+    float exact;
+    with_type<S>(p, [&](auto number) {
+      exact = narrow::once_more<S::codes, decltype(number)>(args, of_a, of_w, 0, args.k, group);
+    });
+    if (int(threadIdx.x) % 32 == lane) sum = exact;
+  }
+  return sum;
+}
+
+// Results of a tile from its sums, of which there are `parts`.
+template <class S>
+__device__ __forceinline__ void finish(const tg_gemm_args& args, const NarrowPlace& p,
+                                       const Epilogue<float, float>& epilogue, const Places<S>& places,
+                                       const GroupedTile& tile, int n0, const float* sums, int parts) {
+  const int count = (tile.height + 7) / 8 * 8 * S::tile_n;
+#pragma unroll 1
+  for (int at = threadIdx.x; at < count; at += blockDim.x) {
+    const int i = at / S::tile_n, n = n0 + at % S::tile_n, row = places.rows[i];
+    const bool exists = row >= 0 && n < args.n;
+    const float* const from = sums + i * S::sums_pitch + at % S::tile_n;
+    float sum = 0;
+#pragma unroll 4
+    for (int part = 0; part < parts; part++) sum += from[part * (S::sums_bytes / 4)];
+    const bool is_wrong = exists && !isfinite(sum);
+    if (__any_sync(~0u, is_wrong)) sum = repaired<S>(args, p, is_wrong, tile.group, row, n, sum);
+    if (exists)
+      static_cast<float*>(args.d.ptr)[row * args.d.row_stride + n] =
+          places.scales[i] * epilogue.unrounded(sum, row, n, 0, tile.group);
+  }
+}
+
+template <class S>
+__device__ __forceinline__ void fill_places(const NarrowPlace& p, const GroupedTile& tile, Places<S>& places) {
+  if (threadIdx.x >= S::tile_m) return;
+  const int64_t row = int(threadIdx.x) < tile.height ? p.rows.row_of_d(tile.first + threadIdx.x) : -1;
+  places.rows[threadIdx.x] = int(row);
+  places.scales[threadIdx.x] = row < 0 ? 0.0f : p.rows.scale_of(row);
+}
+
+// Few rows: a warp has a part of K, and adds nothing to other warps' sums until the end of an item.
+template <class S>
+__device__ __forceinline__ void few_rows(const tg_gemm_args& args, const NarrowPlace& p,
+                                         const Epilogue<float, float>& epilogue, const typename S::List& list,
+                                         uint8_t* shared) {
+  const int warps = p.at.warps, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int64_t items = int64_t(list.total()) * p.n_tiles;
+  const int begin = int(items * blockIdx.x / gridDim.x), end = int(items * (blockIdx.x + 1) / gridDim.x);
+  const int first = p.at.slots * warp / warps, last = p.at.slots * (warp + 1) / warps;
+  Cursor<S> now(list, p, begin, end, first, last), to_load = now;
+  Ring<S> ring(args, p, uint32_t(__cvta_generic_to_shared(shared)), warp);
+  Beside<S> beside(args, p, shared, warp);
+  uint8_t* const x = shared + p.at.x_at;
+  float* const sums = reinterpret_cast<float*>(shared + p.at.sums_at);
+  Places<S>* const places = reinterpret_cast<Places<S>*>(shared + p.at.places_at);
+  const int word = g * row_bytes + (g << 4) + 4 * t;
+  int staged = -1, parity = 0, turn = 1;
+  Product<S> product;
+#pragma unroll 1
+  while (now.exists()) {
+    const GroupedTile tile = now.tile;
+    const int n0 = now.first_row(0);
+    if (staged != now.place) {
+      // A warp may come here while others still store the item before, whose places are the others.
+      turn ^= 1;
+      fill_places(p, tile, places[turn]);
+      // Loads of A behind the loads of W would arrive after W.
+      stage_rows<S>(args, p, tile, x, [&] {
+        if (staged >= 0) return;
+#pragma unroll
+        for (int i = 0; i < S::stages - 1; i++) ring.load(to_load);
+        beside.load(now);
+      });
+      if (staged < 0) beside.store();
+      staged = now.place;
+      __syncthreads();
+    }
+    product.clear(product.total);
+#pragma unroll 1
+    for (bool more = true; more;) {
+      more = !now.is_last();
+      const int slot = now.slot;
+      now.advance(p);
+      if (now.exists()) beside.load(now);
+      const int at = ring.wait();
+      product.template step<0>(shared, at + word, x + lane % 8 * p.at.x_pitch + slot * (2 * S::slot_k), p.at.x_pitch,
+                               slot * S::units, beside, p, 8, false);
+      __syncwarp();  // all lanes have read the slot and the factors
+      ring.advance();
+      ring.load(to_load);
+      beside.store();
+      __syncwarp();
+    }
+    float* const parts = sums + parity * warps * (S::sums_bytes / 4);
+    product.put(parts + warp * (S::sums_bytes / 4));
+    __syncthreads();
+    finish<S>(args, p, epilogue, places[turn], tile, n0, parts, warps);
+    parity ^= 1;
+  }
+}
+
+// More rows: each warp has rows of W of its own, and all of K.
+template <class S>
+__device__ __forceinline__ void many_rows(const tg_gemm_args& args, const NarrowPlace& p,
+                                          const Epilogue<float, float>& epilogue, const typename S::List& list,
+                                          uint8_t* shared) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  Cursor<S> now(list, p, blockIdx.x, list.total(), 0, p.at.slots), to_load = now;
+  Ring<S> ring(args, p, uint32_t(__cvta_generic_to_shared(shared)), warp);
+  Beside<S> beside(args, p, shared, warp);
+  uint8_t* const x = shared + p.at.x_at;
+  float* const sums = reinterpret_cast<float*>(shared + p.at.sums_at);
+  Places<S>& places = *reinterpret_cast<Places<S>*>(shared + p.at.places_at);
+  const int word = g * row_bytes + (g << 4) + 4 * t, x_of_lane = lane % 8 * S::chunk_pitch;
+  const int chunks = int(ceil_div(args.k, S::chunk_k));
+  bool begins = true;
+  Product<S> product;
+#pragma unroll 1
+  while (now.exists()) {
+    const GroupedTile tile = now.tile;
+    const int n0 = now.first_row(0);
+    Chunks<S> rows(args, p, tile);
+    fill_places(p, tile, places);
+    rows.load(0);
+    if (begins) {
+#pragma unroll
+      for (int i = 0; i < S::stages - 1; i++) ring.load(to_load);
+      beside.load(now);
+      beside.store();
+      begins = false;
+    }
+    rows.store(x);
+    __syncthreads();
+    product.clear(product.total);
+    int chunk = 0;
+    // Multiplies a chunk of a slot while the next one is on its way.
+    const auto multiply = [&](auto first, int at, int slot) {
+      if (chunk + 1 < chunks) rows.load(chunk + 1);
+      product.template step<decltype(first)::value>(shared, at + word, x + chunk % 2 * S::chunk_bytes + x_of_lane,
+                                                    S::chunk_pitch, slot * S::units, beside, p, tile.height, chunk + 1 == chunks);
+      chunk++;
+      if (chunk < chunks) rows.store(x + chunk % 2 * S::chunk_bytes);
+      __syncthreads();
+    };
+#pragma unroll 1
+    for (bool more = true; more;) {
+      more = !now.is_last();
+      const int slot = now.slot;
+      now.advance(p);
+      if (now.exists()) beside.load(now);
+      const int at = ring.wait();
+      multiply(std::integral_constant<int, 0>(), at, slot);
+      if constexpr (S::chunks_of_slot == 2) {
+        if (chunk < chunks) multiply(std::integral_constant<int, S::units_of_chunk>(), at, slot);
+      }
+      ring.advance();
+      ring.load(to_load);
+      beside.store();
+      __syncwarp();
+    }
+    product.put(sums + rows_of_warp * warp);
+    __syncthreads();
+    finish<S>(args, p, epilogue, places, tile, n0, sums, 1);
+    __syncthreads();
+  }
+}
+
+template <class S>
+__global__ void __launch_bounds__(32 * most_warps, 2)
+    narrow_grouped_gemm(const __grid_constant__ tg_gemm_args args, const __grid_constant__ NarrowPlace p,
+                        const __grid_constant__ Epilogue<float, float> epilogue) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  griddepcontrol_wait();
+  launch_dependents();
+  typename S::List list(shared + p.at.list_at, p.entries, S::few ? 1 : p.n_tiles, 0);
+  const GroupedSpan of_groups = list.fill(p.rows, reinterpret_cast<int*>(shared), threadIdx.x / 32, threadIdx.x % 32);
+  zero_rows_of_no_group(p.rows, of_groups, static_cast<float*>(args.d.ptr), args.d.row_stride, int(args.n), threadIdx.x,
+                        blockDim.x);
+  if constexpr (S::few) few_rows<S>(args, p, epilogue, list, shared);
+  else many_rows<S>(args, p, epilogue, list, shared);
+}
+
+}  // namespace
+}  // namespace tilegemm
