@@ -45,7 +45,7 @@ struct Row {
     /// B, where B has another format than A: blocks of GGUF, or narrow weights. Each makes a kernel.
     #[serde(default)]
     b: Vec<String>,
-    /// C, the bias and D: f32 of 16-bit operands; f16, bf16 or f32 of f8e4m3 and i8, which have no results of their own.
+    /// C, the bias and D: f32 of 16-bit operands, and of f32 in the same row; f16, bf16 or f32 of f8e4m3 and i8, which have no results of their own.
     out: Option<String>,
     /// How f32 is multiplied: tf32, or bf16x6 (three bf16 parts, six products). f8e4m3: fast_accum (the tensor cores' sums). Absent: in the dtype itself.
     #[serde(default = "native")]
@@ -325,7 +325,7 @@ fn name(family: &str, row: &Row, arch: &str, [dtype, b]: [&String; 2], layout: &
     }
     parts.push(dtype.clone());
     parts.extend((b != dtype).then(|| b.clone()));
-    parts.extend(row.out.clone());
+    parts.extend(row.out.clone().filter(|out| out != dtype));
     if row.math != "native" && !family.contains(&row.math) {
         parts.push(row.math.clone());
     }
@@ -383,7 +383,7 @@ fn check(row: &Row) -> Result<(), String> {
 /// Whether operands of `dtype` have results in this format.
 fn check_out(dtype: &str, out: Option<&str>) -> Result<(), String> {
     match (dtype_bytes(dtype), out) {
-        (1, Some("f16" | "bf16" | "f32")) | (2, Some("f32")) | (2.., None) => Ok(()),
+        (1, Some("f16" | "bf16" | "f32")) | (2 | 4, Some("f32")) | (2.., None) => Ok(()),
         (1, _) => Err(format!("field `out`: {dtype} has results in \"f16\", \"bf16\" or \"f32\"; name one")),
         _ => Err("field `out`: expected \"f32\", for 16-bit operands; remove it".into()),
     }
