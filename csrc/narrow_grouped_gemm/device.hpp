@@ -9,16 +9,16 @@ namespace tilegemm {
 namespace {
 
 // Sums that are not finite, once more: a lane's, where it asks, of its row of A by its row of W. For whole warps.
-template <class S>
-__device__ __noinline__ float repaired(const tg_gemm_args& args, const NarrowPlace& p, bool asks, int group, int row,
-                                       int n, float sum) {
+template <tg_format CODES>
+__device__ __noinline__ float repaired(const tg_gemm_args& args, const Divisor& pairs_per_row, bool asks, int group,
+                                       int row, int n, float sum) {
 #pragma unroll 1
   for (unsigned left = __ballot_sync(~0u, asks); left; left &= left - 1) {
     const int lane = __ffs(left) - 1;
-    const int64_t of_a = p.pairs_per_row.quotient(__shfl_sync(~0u, row, lane)), of_w = __shfl_sync(~0u, n, lane);
+    const int64_t of_a = pairs_per_row.quotient(__shfl_sync(~0u, row, lane)), of_w = __shfl_sync(~0u, n, lane);
     float exact;
-    with_type<S>(p, [&](auto number) {
-      exact = narrow::once_more<S::codes, decltype(number)>(args, of_a, of_w, 0, args.k, group);
+    with_type(args, [&](auto number) {
+      exact = narrow::once_more<CODES, decltype(number)>(args, of_a, of_w, 0, args.k, group);
     });
     if (int(threadIdx.x) % 32 == lane) sum = exact;
   }
@@ -30,7 +30,8 @@ template <class S>
 __device__ __forceinline__ void finish(const tg_gemm_args& args, const NarrowPlace& p,
                                        const Epilogue<float, float>& epilogue, const Places<S>& places,
                                        const GroupedTile& tile, int n0, const float* sums, int parts) {
-  const int count = (tile.height + 7) / 8 * 8 * S::tile_n;
+  // Whole warps.
+  const int count = (tile.height * S::tile_n + 31) / 32 * 32;
 #pragma unroll 1
   for (int at = threadIdx.x; at < count; at += blockDim.x) {
     const int i = at / S::tile_n, n = n0 + at % S::tile_n, row = places.rows[i];
@@ -40,7 +41,7 @@ __device__ __forceinline__ void finish(const tg_gemm_args& args, const NarrowPla
 #pragma unroll 4
     for (int part = 0; part < parts; part++) sum += from[part * (S::sums_bytes / 4)];
     const bool is_wrong = exists && !isfinite(sum);
-    if (__any_sync(~0u, is_wrong)) sum = repaired<S>(args, p, is_wrong, tile.group, row, n, sum);
+    if (__any_sync(~0u, is_wrong)) sum = repaired<S::codes>(args, p.pairs_per_row, is_wrong, tile.group, row, n, sum);
     if (exists)
       static_cast<float*>(args.d.ptr)[row * args.d.row_stride + n] =
           places.scales[i] * epilogue.unrounded(sum, row, n, 0, tile.group);
@@ -55,6 +56,11 @@ __device__ __forceinline__ void fill_places(const NarrowPlace& p, const GroupedT
   places.scales[threadIdx.x] = row < 0 ? 0.0f : p.rows.scale_of(row);
 }
 
+// The groups of a slot from its first unit on.
+__device__ __forceinline__ SlotGroup first_group(const NarrowPlace& p, int unit) {
+  return {0, (p.by_group.quotient(unit) + 1) * int(p.by_group.value) - unit};
+}
+
 // Few rows: a warp has a part of K, and adds nothing to other warps' sums until the end of an item.
 template <class S>
 __device__ __forceinline__ void few_rows(const tg_gemm_args& args, const NarrowPlace& p,
@@ -64,13 +70,15 @@ __device__ __forceinline__ void few_rows(const tg_gemm_args& args, const NarrowP
   const int64_t items = int64_t(list.total()) * p.n_tiles;
   const int begin = int(items * blockIdx.x / gridDim.x), end = int(items * (blockIdx.x + 1) / gridDim.x);
   const int first = p.at.slots * warp / warps, last = p.at.slots * (warp + 1) / warps;
-  Cursor<S> now(list, p, begin, end, first, last), to_load = now;
-  Ring<S> ring(args, p, uint32_t(__cvta_generic_to_shared(shared)), warp);
+  Cursor<S> now(list, p, begin, end);
+  Ring<S> ring(args, p, now, uint32_t(__cvta_generic_to_shared(shared)), warp, first, last);
   Beside<S> beside(args, p, shared, warp);
   uint8_t* const x = shared + p.at.x_at;
+  float* const powers = reinterpret_cast<float*>(shared + p.at.powers_at);
   float* const sums = reinterpret_cast<float*>(shared + p.at.sums_at);
   Places<S>* const places = reinterpret_cast<Places<S>*>(shared + p.at.places_at);
-  const int word = g * row_bytes + (g << 4) + 4 * t;
+  const int word = g * row_bytes + (g << 4) + 4 * t, of_group = int(p.by_group.value);
+  const uint8_t* const x_of_lane = x + lane % 8 * p.at.x_pitch;
   int staged = -1, parity = 0, turn = 1;
   Product<S> product;
 #pragma unroll 1
@@ -82,11 +90,12 @@ __device__ __forceinline__ void few_rows(const tg_gemm_args& args, const NarrowP
       turn ^= 1;
       fill_places(p, tile, places[turn]);
       // Loads of A behind the loads of W would arrive after W.
-      stage_rows<S>(args, p, tile, x, [&] {
+      stage_rows<S>(args, p, tile, x, powers, [&] {
         if (staged >= 0) return;
-#pragma unroll
-        for (int i = 0; i < S::stages - 1; i++) ring.load(to_load);
-        beside.load(now);
+        beside.begin(now);
+        beside.load(first);
+#pragma unroll 1
+        for (int i = 0; i < S::stages - 1; i++) ring.load();
       });
       if (staged < 0) beside.store();
       staged = now.place;
@@ -94,17 +103,21 @@ __device__ __forceinline__ void few_rows(const tg_gemm_args& args, const NarrowP
     }
     product.clear(product.total);
 #pragma unroll 1
-    for (bool more = true; more;) {
-      more = !now.is_last();
-      const int slot = now.slot;
-      now.advance(p);
-      if (now.exists()) beside.load(now);
+    for (int slot = first; slot < last; slot++) {
+      int next = slot + 1;
+      if (next == last) {
+        next = first;
+        now.advance(p);
+        if (now.exists()) beside.begin(now);
+      }
+      if (now.exists()) beside.load(next);
       const int at = ring.wait();
-      product.template step<0>(shared, at + word, x + lane % 8 * p.at.x_pitch + slot * (2 * S::slot_k), p.at.x_pitch,
-                               slot * S::units, beside, p, 8, false);
+      SlotGroup group = first_group(p, slot * S::units);
+      product.template step<0>(shared, at + word, x_of_lane + slot * (2 * S::slot_k), p.at.x_pitch,
+                               powers + slot * S::tile_m + 2 * t, beside, group, of_group, 8);
       __syncwarp();  // all lanes have read the slot and the factors
       ring.advance();
-      ring.load(to_load);
+      ring.load();
       beside.store();
       __syncwarp();
     }
@@ -121,15 +134,16 @@ template <class S>
 __device__ __forceinline__ void many_rows(const tg_gemm_args& args, const NarrowPlace& p,
                                           const Epilogue<float, float>& epilogue, const typename S::List& list,
                                           uint8_t* shared) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  Cursor<S> now(list, p, blockIdx.x, list.total(), 0, p.at.slots), to_load = now;
-  Ring<S> ring(args, p, uint32_t(__cvta_generic_to_shared(shared)), warp);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, slots = p.at.slots;
+  Cursor<S> now(list, p, blockIdx.x, list.total());
+  Ring<S> ring(args, p, now, uint32_t(__cvta_generic_to_shared(shared)), warp, 0, slots);
   Beside<S> beside(args, p, shared, warp);
   uint8_t* const x = shared + p.at.x_at;
+  float* const powers = reinterpret_cast<float*>(shared + p.at.powers_at);
   float* const sums = reinterpret_cast<float*>(shared + p.at.sums_at);
   Places<S>& places = *reinterpret_cast<Places<S>*>(shared + p.at.places_at);
   const int word = g * row_bytes + (g << 4) + 4 * t, x_of_lane = lane % 8 * S::chunk_pitch;
-  const int chunks = int(ceil_div(args.k, S::chunk_k));
+  const int chunks = int(ceil_div(args.k, S::chunk_k)), of_group = int(p.by_group.value);
   bool begins = true;
   Product<S> product;
 #pragma unroll 1
@@ -140,38 +154,44 @@ __device__ __forceinline__ void many_rows(const tg_gemm_args& args, const Narrow
     fill_places(p, tile, places);
     rows.load(0);
     if (begins) {
-#pragma unroll
-      for (int i = 0; i < S::stages - 1; i++) ring.load(to_load);
-      beside.load(now);
+      beside.begin(now);
+      beside.load(0);
+#pragma unroll 1
+      for (int i = 0; i < S::stages - 1; i++) ring.load();
       beside.store();
       begins = false;
     }
-    rows.store(x);
+    rows.store(x, powers);
     __syncthreads();
     product.clear(product.total);
     int chunk = 0;
     // Multiplies a chunk of a slot while the next one is on its way.
-    const auto multiply = [&](auto first, int at, int slot) {
+    const auto multiply = [&](auto first, int at, SlotGroup& group) {
       if (chunk + 1 < chunks) rows.load(chunk + 1);
-      product.template step<decltype(first)::value>(shared, at + word, x + chunk % 2 * S::chunk_bytes + x_of_lane,
-                                                    S::chunk_pitch, slot * S::units, beside, p, tile.height, chunk + 1 == chunks);
-      chunk++;
-      if (chunk < chunks) rows.store(x + chunk % 2 * S::chunk_bytes);
+      const int here = chunk % 2, there = 1 - here;
+      product.template step<decltype(first)::value>(shared, at + word, x + here * S::chunk_bytes + x_of_lane,
+                                                    S::chunk_pitch, powers + here * S::tile_m + 2 * t, beside, group,
+                                                    of_group, tile.height);
+      if (++chunk < chunks) rows.store(x + there * S::chunk_bytes, powers + there * S::tile_m);
       __syncthreads();
     };
 #pragma unroll 1
-    for (bool more = true; more;) {
-      more = !now.is_last();
-      const int slot = now.slot;
-      now.advance(p);
-      if (now.exists()) beside.load(now);
+    for (int slot = 0; slot < slots; slot++) {
+      int next = slot + 1;
+      if (next == slots) {
+        next = 0;
+        now.advance(p);
+        if (now.exists()) beside.begin(now);
+      }
+      if (now.exists()) beside.load(next);
       const int at = ring.wait();
-      multiply(std::integral_constant<int, 0>(), at, slot);
+      SlotGroup group = first_group(p, slot * S::units);
+      multiply(std::integral_constant<int, 0>(), at, group);
       if constexpr (S::chunks_of_slot == 2) {
-        if (chunk < chunks) multiply(std::integral_constant<int, S::units_of_chunk>(), at, slot);
+        if (chunk < chunks) multiply(std::integral_constant<int, S::units_of_chunk>(), at, group);
       }
       ring.advance();
-      ring.load(to_load);
+      ring.load();
       beside.store();
       __syncwarp();
     }

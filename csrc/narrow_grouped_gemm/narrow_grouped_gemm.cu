@@ -1,15 +1,15 @@
 // Groups of rows with a matrix B each, in codes of 8 and 4 bits with factors beside them: the experts of a layer, by
 // mma.sync.
 //
-// B^T is called W: N rows of K codes. Codes are the M side of mma.sync, in 16 bits, and rows of A the N side, eight at a
-// time: few rows of a group leave little of an instruction unused. Rows of A come from wherever the list of pairs says,
-// f32 becomes bf16, and rows of D go to wherever the list says. A sum that is not finite is computed once more, number
-// by number (narrow/exact.hpp).
+// B^T is called W: N rows of K codes. Codes are the M side of mma.sync, in f16, exactly, and rows of A the N side,
+// eight at a time: few rows of a group leave little of an instruction unused. Rows of A come from wherever the list of
+// pairs says, in f16 by powers of two (rows.hpp), and rows of D go to wherever the list says. Factors multiply sums. A
+// sum that is not finite is computed once more, number by number (narrow/exact.hpp).
 //
 // One launch does everything, and its grid does not depend on the numbers on the device: each block makes the list of
-// the groups that have rows (experts/unit_list.hpp). Tiles of 8 rows: the items are tiles times 16 rows of W, each block
-// has as many as any other, and keeps rows of A while items are of the same tile. Tiles of 64 rows: a block takes every
-// gridDim.x-th tile of 128 rows of W. The ring of codes goes on from item to item.
+// the groups that have rows (experts/unit_list.hpp). Tiles of 8 rows: the items are tiles times 16 rows of W, each
+// block has as many as any other, and keeps rows of A while items are of the same tile. Tiles of 64 rows: a block takes
+// every gridDim.x-th tile of 128 rows of W. The ring of codes goes on from item to item.
 #include "common/launch.hpp"
 #include "narrow_grouped_gemm/device.hpp"
 
@@ -18,6 +18,10 @@ namespace {
 
 // Shared memory of a multiprocessor, of which a block has all but 1 KiB.
 constexpr int bytes_of_multiprocessor(int arch) { return (arch == 90 || arch == 100 ? 228 : 100) * 1024; }
+
+inline int bytes_of_factor(const tg_scale& scale) {
+  return !scale.ptr || scale.format == TG_F32 ? 4 : scale.format == TG_F16 || scale.format == TG_BF16 ? 2 : 1;
+}
 
 template <int ARCH, class S>
 tg_status run(const tg_gemm_args& args) {
@@ -33,19 +37,22 @@ tg_status run(const tg_gemm_args& args) {
   const tg_scale& scale = args.b_scale;
   const bool of_all = !scale.ptr || scale.rows >= args.k;
   const int64_t columns = scale.ptr && scale.columns < args.n ? scale.columns : args.n;
+  const int64_t of_group = of_all ? int64_t(layout.slots) * S::units + 1 : scale.rows / unit_k;
   const NarrowPlace place{{args.groups, args.m},
                           layout,
                           Divisor(args.groups.pairs_per_row),
                           Divisor(n_tiles),
                           Divisor(columns),
-                          Divisor(of_all ? ceil_div(args.k, S::slot_k) * S::units + 1 : scale.rows / unit_k),
+                          Divisor(of_group),
                           Divisor(layout.x_pitch / (2 * Piece::numbers)),
                           narrow::bytes_of(S::codes, args.b.col_stride),
                           narrow::bytes_of(S::codes, args.b.batch_stride[1]),
                           int(n_tiles),
                           int(entries),
                           int(S::packed ? ceil_div(args.k, 32) * 16 : args.k),
-                          args.types.a == TG_F32};
+                          int(ceil_div(args.k, of_group * unit_k)),
+                          bytes_of_factor(scale),
+                          of_all ? 0 : int(scale.row_stride)};
   // 16 warps have the registers of a multiprocessor.
   const int blocks = std::min(bytes_of_multiprocessor(ARCH) / (layout.bytes + 1024), 16 / layout.warps);
   const int64_t grid = std::min<int64_t>(int64_t(args.sm_count) * blocks, most);
@@ -58,15 +65,14 @@ tg_status run(const tg_gemm_args& args) {
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   static_assert(Row::layout == TG_NT && Row::out == TG_F32 && Row::align == 16);
-  using T = std::conditional_t<Row::dtype == TG_F16, __half, __nv_bfloat16>;
-  using S = NarrowShape<Row::b, T, Row::tile_m / 8>;
+  using S = NarrowShape<Row::b, Row::tile_m / 8>;
   static_assert(Row::tile_n == S::tile_n);
   const tg_gemm_args& args = *problem;
   // src/family/narrow_grouped_gemm.rs has the same limits.
   const tg_scale& scale = args.b_scale;
-  const bool in_units = !scale.ptr || scale.rows >= args.k || scale.rows % unit_k == 0;
-  const bool is_known = Row::b != TG_F4E2M1 || !scale.ptr || scale.format == TG_F8E8M0;
-  if (args.config != tg_config{} || !in_units || !is_known) return TG_UNSUPPORTED;
+  const bool of_all = !scale.ptr || scale.rows >= args.k;
+  const bool in_units = of_all || (scale.rows % unit_k == 0 && scale.row_stride >= 0 && scale.row_stride <= INT_MAX);
+  if (args.config != tg_config{} || !in_units) return TG_UNSUPPORTED;
   return run<Row::arch, S>(args);
 }
 

@@ -1,5 +1,5 @@
-// Sums of a warp's 16 rows of W, operand A of mma.m16n8k16, times a tile's rows of A, operand B. Of a lane (g, t): rows g
-// and g + 8 of W by rows 2 t and 2 t + 1 of each eight rows of A.
+// Sums of a warp's 16 rows of W, operand A of mma.m16n8k16, times a tile's rows of A, operand B, in f16. Of a lane (g,
+// t): rows g and g + 8 of W by rows 2 t and 2 t + 1 of each eight rows of A.
 #pragma once
 #include "common/mma.hpp"
 #include "narrow_grouped_gemm/weights.hpp"
@@ -14,42 +14,34 @@ __device__ __forceinline__ void load_matrices(const uint8_t* from, uint32_t (&wo
                : "r"(uint32_t(__cvta_generic_to_shared(from))));
 }
 
+// Where a slot's groups end: the current one among those of the slot, and the unit of the slot where the next begins.
+struct SlotGroup {
+  int group, end;
+};
+
 template <class S>
 struct Product {
-  using T = typename S::T;
-  // What results have to be multiplied by.
-  static constexpr float left = [] {
-    if constexpr (S::folds) return narrow::Folded<S::codes, T, unit_k>::left;
-    else if constexpr (S::by_half) return 1.0f / S::Codes::factor;
-    else return 1.0f;
-  }();
   const typename S::Codes codes{0};
   float total[S::tiles][4] = {};  // (MMA_N,MMA), of D^T
-  float part[S::tiles][4] = {};   // over numbers that share a factor
+  float part[S::tiles][4] = {};   // over numbers that share a factor and a power
 
   __device__ __forceinline__ void clear(float (&sums)[S::tiles][4]) {
 #pragma unroll
     for (int tile = 0; tile < S::tiles; tile++) sums[tile][0] = sums[tile][1] = sums[tile][2] = sums[tile][3] = 0;
   }
 
-  // Operand A of two instructions: numbers of unit u of rows g and g + 8. `words`: the lane's word of the first piece of
-  // row g of the slot.
+  // Operand A of two instructions: numbers of unit u of rows g and g + 8. `words`: the lane's word of the first piece
+  // of row g of the slot.
   __device__ __forceinline__ void convert(uint32_t (&a)[2][4], const uint8_t* shared, int words, int u,
-                                          const Beside<S>& beside, int g) const {
+                                          const uint32_t (&zeros)[2]) const {
     const auto word = [&](int piece, int r) {
       return *reinterpret_cast<const uint32_t*>(shared + (words ^ piece << 4) + r * 8 * row_bytes);
     };
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       if constexpr (S::packed) {
-        uint32_t zero = 0, pairs[4];
-        if constexpr (S::has_zeros) zero = beside.zero(u, g + 8 * r);
-        codes.convert(word(u, r), zero, pairs);
-        if constexpr (S::folds) {
-          const narrow::Folded<S::codes, T, unit_k> factor{beside.factor(u, g + 8 * r)};
-#pragma unroll
-          for (uint32_t& pair : pairs) pair = factor(pair);
-        }
+        uint32_t pairs[4];
+        codes.convert(word(u, r), zeros[r], pairs);
         a[0][r] = pairs[0], a[0][2 + r] = pairs[1], a[1][r] = pairs[2], a[1][2 + r] = pairs[3];
       } else {
 #pragma unroll
@@ -62,38 +54,45 @@ struct Product {
   }
 
   // Units [FIRST, FIRST + S::units_of_chunk) of a slot times the rows of A in `x`, of which `height` exist. `x`: of the
-  // lane's row and the first unit; `is_end`: of K.
+  // lane's row and the first unit; `powers`: of rows 2 t and 2 t + 1.
   template <int FIRST>
-  __device__ __forceinline__ void step(const uint8_t* shared, int words, const uint8_t* x, int x_pitch, int first_unit,
-                                       const Beside<S>& beside, const NarrowPlace& p, int height,
-                                       bool is_end) {
+  __device__ __forceinline__ void step(const uint8_t* shared, int words, const uint8_t* x, int x_pitch,
+                                       const float* powers, const Beside<S>& beside, SlotGroup& at, int of_group,
+                                       int height) {
     const int lane = threadIdx.x % 32, g = lane / 4, key = (lane / 8 ^ lane % 8) << 4;
-    int group = p.by_group.quotient(first_unit + FIRST), end = (group + 1) * int(p.by_group.value) - first_unit;
+    uint32_t zeros[2] = {};
+    if constexpr (S::has_zeros) zeros[0] = beside.zero(at.group, g), zeros[1] = beside.zero(at.group, g + 8);
 #pragma unroll
     for (int u = FIRST; u < FIRST + S::units_of_chunk; u++) {
       uint32_t a[2][4];
-      convert(a, shared, words, u, beside, g);
+      convert(a, shared, words, u, zeros);
       const uint8_t* const of_unit = x + (u - FIRST) / 2 * 128 + (key ^ (u - FIRST) % 2 << 6);
 #pragma unroll
       for (int tile = 0; tile < S::tiles; tile++) {
         if (S::tiles > 1 && 8 * tile >= height) break;
         uint32_t b[4];
         load_matrices(of_unit + tile * 8 * x_pitch, b);
-        float (&sum)[4] = S::folds ? total[tile] : part[tile];
-        mma_16<T>(sum, a[0], b[0], b[1]);
-        mma_16<T>(sum, a[1], b[2], b[3]);
+        mma_16<__half>(part[tile], a[0], b[0], b[1]);
+        mma_16<__half>(part[tile], a[1], b[2], b[3]);
       }
-      if constexpr (!S::folds) {
-        const int last = min(end, S::units) - 1;  // of the group, in the slot
-        if (u < last && !(is_end && u + 1 == FIRST + S::units_of_chunk)) continue;
-        if (u == last) end += int(p.by_group.value);
-        const float factors[2] = {__uint_as_float(beside.factor(last, g)), __uint_as_float(beside.factor(last, g + 8))};
+      const bool is_end = u + 1 == at.end;
+      if (!is_end && u + 1 < FIRST + S::units_of_chunk) continue;
+      const float factors[2] = {beside.factor(at.group, g), beside.factor(at.group, g + 8)};
 #pragma unroll
-        for (int tile = 0; tile < S::tiles; tile++) {
+      for (int tile = 0; tile < S::tiles; tile++) {
+        if (S::tiles > 1 && 8 * tile >= height) break;
+        const float2 two = *reinterpret_cast<const float2*>(powers + 8 * tile);
 #pragma unroll
-          for (int e = 0; e < 4; e++) total[tile][e] = fmaf(factors[e / 2], part[tile][e], total[tile][e]);
+        for (int e = 0; e < 4; e++)
+          total[tile][e] = fmaf(factors[e / 2], part[tile][e] * (e % 2 ? two.y : two.x), total[tile][e]);
+      }
+      clear(part);
+      if (is_end) {
+        at.group++, at.end += of_group;
+        if constexpr (S::has_zeros) {
+          if (u + 1 < FIRST + S::units_of_chunk)
+            zeros[0] = beside.zero(at.group, g), zeros[1] = beside.zero(at.group, g + 8);
         }
-        clear(part);
       }
     }
   }
@@ -104,7 +103,7 @@ struct Product {
 #pragma unroll
     for (int tile = 0; tile < S::tiles; tile++) {
 #pragma unroll
-      for (int e = 0; e < 4; e++) to[(8 * tile + 2 * t + e % 2) * S::sums_pitch + g + e / 2 * 8] = total[tile][e] * left;
+      for (int e = 0; e < 4; e++) to[(8 * tile + 2 * t + e % 2) * S::sums_pitch + g + e / 2 * 8] = total[tile][e];
     }
   }
 };

@@ -7,33 +7,27 @@
 namespace tilegemm {
 namespace {
 
-// A warp's place in the slots that it goes through: of one item after the other, which is a tile of A's rows times a
-// tile of W. Few rows: items [item, end). Otherwise every gridDim.x-th.
+// A place in the items that a block goes through: tiles of A's rows times tiles of W. Few rows: items [item, end).
+// Otherwise every gridDim.x-th.
 template <class S>
 struct Cursor {
   typename S::List list;
-  int item, end, place, n;     // place: of the tile of rows in the list, few rows; n: the tile of W
-  int slot, first, last;       // of K
+  int item, end, place, n;  // place: of the tile of rows in the list, few rows; n: the tile of W
   GroupedTile tile;
 
-  __device__ Cursor(const typename S::List& of, const NarrowPlace& p, int first_item, int end_item, int first_slot,
-                    int last_slot)
-      : list(of), item(first_item), end(end_item), place(0), n(0), slot(first_slot), first(first_slot), last(last_slot),
-        tile{} {
+  __device__ Cursor(const typename S::List& of, const NarrowPlace& p, int first, int end_item)
+      : list(of), item(first), end(end_item), place(0), n(0), tile{} {
     if (!exists()) return;
     if constexpr (S::few) place = p.by_n.quotient(item), n = item - place * p.n_tiles;
     find();
   }
 
   __device__ __forceinline__ bool exists() const { return item < end; }
-  __device__ __forceinline__ bool is_last() const { return slot + 1 == last; }
   __device__ __forceinline__ void find() {
     tile = list.tile(S::few ? place : item);
     if constexpr (!S::few) n = tile.n;
   }
   __device__ __forceinline__ void advance(const NarrowPlace& p) {
-    if (++slot < last) return;
-    slot = first;
     if constexpr (S::few) {
       item++;
       if (++n < p.n_tiles) return;
@@ -49,32 +43,50 @@ struct Cursor {
   }
 };
 
-// Piece p of 16 bytes of row r of a slot lies at place p ^ r % 8: lanes that read at once read other banks.
+// Piece p of 16 bytes of row r of a slot lies at place p ^ r % 8: lanes that read at once read other banks. A lane
+// loads a piece of rows lane / 8, lane / 8 + 4 and so on.
 template <class S>
 class Ring {
   const tg_gemm_args& args_;
   const NarrowPlace& p_;
-  const int warp_;
+  const int warp_, first_, last_;  // slots of K
   const uint32_t to_;
+  Cursor<S> at_;
   int free_ = 0, stage_ = 0;
+  const uint8_t* from_ = nullptr;
+  int left_ = 0, rows_ = 0, slots_ = 0;  // bytes of the row, rows of W, and slots
+
+  __device__ __forceinline__ void begin() {
+    if (!at_.exists()) return;
+    const int row = at_.first_row(warp_) + int(threadIdx.x) % 32 / 8, k = first_ * row_bytes + threadIdx.x % 8 * 16;
+    from_ = static_cast<const uint8_t*>(args_.b.ptr) + at_.tile.group * p_.w_matrix + row * p_.w_row + k;
+    left_ = p_.bytes_of_k - k, rows_ = int(args_.n) - row, slots_ = last_ - first_;
+  }
 
  public:
-  __device__ Ring(const tg_gemm_args& args, const NarrowPlace& p, uint32_t shared, int warp)
-      : args_(args), p_(p), warp_(warp), to_(shared + warp * S::stages * slot_bytes) {}
+  __device__ Ring(const tg_gemm_args& args, const NarrowPlace& p, const Cursor<S>& at, uint32_t shared, int warp,
+                  int first, int last)
+      : args_(args), p_(p), warp_(warp), first_(first), last_(last),
+        to_(shared + warp * S::stages * slot_bytes + threadIdx.x % 32 / 8 * row_bytes +
+            (threadIdx.x % 8 ^ threadIdx.x % 32 / 8) * 16),
+        at_(at) {
+    begin();
+  }
 
-  // Starts the load of a slot, if it exists, and takes the cursor to the next one. Rows behind the last are the last.
-  __device__ __forceinline__ void load(Cursor<S>& at) {
-    if (at.exists()) {
-      const int lane = threadIdx.x % 32, row = lane / 8, piece = lane % 8, k = at.slot * row_bytes + piece * 16;
-      const int size = min(max(p_.bytes_of_k - k, 0), 16);  // zeros behind the end
-      const uint32_t to = to_ + free_ * slot_bytes + row * row_bytes + (piece ^ row) * 16;
-      const uint8_t* const from = static_cast<const uint8_t*>(args_.b.ptr) + at.tile.group * p_.w_matrix + k;
-      const int first = at.first_row(warp_) + row, most = int(args_.n) - 1;
+  // Starts the load of the next slot, if there is one.
+  __device__ __forceinline__ void load() {
+    if (slots_ > 0) {
+      const uint32_t to = to_ + free_ * slot_bytes;
+      const int size = min(max(left_, 0), 16);  // zeros behind the end
 #pragma unroll
       for (int i = 0; i < 4; i++)
-        copy_async_16((to ^ i % 2 * 64) + i * 4 * row_bytes, from + min(first + 4 * i, most) * p_.w_row, size,
+        copy_async_16((to ^ i % 2 * 64) + i * 4 * row_bytes, from_ + i * 4 * p_.w_row, rows_ > 4 * i ? size : 0,
                       evict_first);
-      at.advance(p_);
+      from_ += row_bytes, left_ -= row_bytes;
+      if (--slots_ == 0) {
+        at_.advance(p_);
+        begin();
+      }
     }
     copy_async_commit();
     if (++free_ == S::stages) free_ = 0;
@@ -90,81 +102,85 @@ class Ring {
   }
 };
 
-// The bits of a factor as a number.
-__device__ __forceinline__ float number_of_bits(tg_format format, uint32_t bits) {
-  return format == TG_F8E4M3   ? narrow::e4m3(bits)
-         : format == TG_F8E8M0 ? narrow::e8m0(bits)
-                               : narrow::factor_of(format, bits);
-}
+// The factor of weights without factors.
+__device__ const float no_factor = 1.0f;
 
-// Factors and zeros: a lane loads those of a row and every other unit for the next slot into registers, and stores them
-// when the warp has used those of the slot before. A group has its factor at its last unit of each slot, in K or
-// behind it.
+// Factors and zeros: a lane loads those of a row and every other group for the next slot into registers, and stores
+// them when the warp has used those of the slot before.
 template <class S>
 class Beside {
   static constexpr int count = S::units / 2;
   const tg_gemm_args& args_;
   const NarrowPlace& p_;
   const int warp_;
-  uint32_t* const factors_;  // (UNIT,ROW)
+  uint32_t* const words_;  // (GROUP,ROW) of the slot's groups; zeros behind factors
+  const uint8_t *of_row_ = nullptr, *zeros_of_row_ = nullptr;
+  int groups_ = 0;  // of the pending slot
   uint32_t bits_[count], zeros_[S::has_zeros ? count : 1];
 
-  // Whether a factor is used at this unit of K.
-  __device__ __forceinline__ bool is_used(int unit, int group) const {
-    return S::folds || unit % S::units == S::units - 1 || p_.by_group.quotient(unit + 1) != group;
-  }
-  template <class Bits>
-  __device__ __forceinline__ uint32_t bits_at(int64_t at) const {
-    return static_cast<const Bits*>(args_.b_scale.ptr)[at];
-  }
+  __device__ __forceinline__ tg_format format() const { return args_.b_scale.ptr ? args_.b_scale.format : TG_F32; }
 
  public:
   __device__ Beside(const tg_gemm_args& args, const NarrowPlace& p, uint8_t* shared, int warp)
       : args_(args), p_(p), warp_(warp),
-        factors_(reinterpret_cast<uint32_t*>(shared + p.at.beside_at + warp * S::beside_bytes)) {}
+        words_(reinterpret_cast<uint32_t*>(shared + p.at.beside_at + warp * S::beside_bytes)) {}
 
-  __device__ __forceinline__ void load(const Cursor<S>& at) {
+  __device__ __forceinline__ void begin(const Cursor<S>& at) {
     const tg_scale& scale = args_.b_scale;
-    const int lane = threadIdx.x % 32, n = min(at.first_row(warp_) + lane % 16, int(args_.n) - 1);
-    const int64_t of_row = at.tile.group * scale.batch_stride[1] + p_.by_columns.quotient(n) * scale.col_stride;
+    const int n = min(at.first_row(warp_) + int(threadIdx.x) % 16, int(args_.n) - 1);
+    const int64_t row = at.tile.group * scale.batch_stride[1] + p_.by_columns.quotient(n) * scale.col_stride;
+    of_row_ = scale.ptr ? static_cast<const uint8_t*>(scale.ptr) + row * p_.factor_bytes
+                        : reinterpret_cast<const uint8_t*>(&no_factor);
+    if constexpr (S::has_zeros) zeros_of_row_ = scale.zeros ? scale.zeros + row : nullptr;
+  }
+
+  __device__ __forceinline__ void load(int slot) {
+    const int first = p_.by_group.quotient(slot * S::units);
+    groups_ = p_.by_group.quotient(slot * S::units + S::units - 1) + 1 - first;
 #pragma unroll
     for (int i = 0; i < count; i++) {
-      const int unit = at.slot * S::units + 2 * i + lane / 16, group = p_.by_group.quotient(unit);
-      const bool exists = scale.ptr && int64_t(group) * p_.by_group.value * unit_k < args_.k;
-      const int64_t place = of_row + group * scale.row_stride;
+      if (2 * i >= groups_) break;
+      const int group = 2 * i + int(threadIdx.x) % 32 / 16;
+      const bool exists = first + group < p_.groups_of_k;
+      const int64_t at = int64_t(first + group) * p_.zero_stride;
+      const uint8_t* const from = of_row_ + at * p_.factor_bytes;
       bits_[i] = 0;
-      if (exists && is_used(unit, group)) {
-        switch (scale.format) {
-          case TG_F32: bits_[i] = bits_at<uint32_t>(place); break;
-          case TG_F16:
-          case TG_BF16: bits_[i] = bits_at<uint16_t>(place); break;
-          default: bits_[i] = bits_at<uint8_t>(place); break;
+      if (exists) {
+        switch (p_.factor_bytes) {
+          case 4: bits_[i] = *reinterpret_cast<const uint32_t*>(from); break;
+          case 2: bits_[i] = *reinterpret_cast<const uint16_t*>(from); break;
+          default: bits_[i] = *from; break;
         }
       }
       if constexpr (S::has_zeros)
-        zeros_[i] = exists && scale.zeros ? scale.zeros[place] : uint32_t(narrow::usual_zero(S::codes));
+        zeros_[i] = exists && zeros_of_row_ ? zeros_of_row_[at] : uint32_t(narrow::usual_zero(S::codes));
     }
   }
 
-  __device__ __forceinline__ void store() {
+  __device__ __forceinline__ void store() const {
     const int lane = threadIdx.x % 32;
-    const bool has_factors = args_.b_scale.ptr;
+    const auto each = [&](auto number) {
 #pragma unroll
-    for (int i = 0; i < count; i++) {
-      uint32_t& to = factors_[i * 32 + lane];
-      if constexpr (S::folds) {
-        narrow::Folded<S::codes, typename S::T, unit_k> folded;
-        folded.set(TG_F8E8M0, has_factors ? bits_[i] : 127);
-        to = folded.high;
-      } else {
-        to = __float_as_uint(has_factors ? number_of_bits(args_.b_scale.format, bits_[i]) : 1.0f);
+      for (int i = 0; i < count; i++) {
+        if (2 * i >= groups_) break;
+        words_[i * 32 + lane] = __float_as_uint(number(bits_[i]));
+        if constexpr (S::has_zeros) words_[S::factors_bytes / 4 + i * 32 + lane] = S::Codes::zero_of(zeros_[i]);
       }
-      if constexpr (S::has_zeros) factors_[S::units * 16 + i * 32 + lane] = S::Codes::zero_of(zeros_[i]);
+    };
+    switch (format()) {
+      case TG_F8E4M3: each([](uint32_t bits) { return narrow::e4m3(bits); }); break;
+      case TG_F8E8M0: each([](uint32_t bits) { return narrow::e8m0(bits); }); break;
+      default: each([&](uint32_t bits) { return narrow::factor_of(format(), bits); }); break;
     }
   }
 
-  __device__ __forceinline__ uint32_t factor(int unit, int row) const { return factors_[unit * 16 + row]; }
-  __device__ __forceinline__ uint32_t zero(int unit, int row) const { return factors_[(S::units + unit) * 16 + row]; }
+  // Of a group of the slot: those of rows g and g + 8.
+  __device__ __forceinline__ float factor(int group, int row) const {
+    return __uint_as_float(words_[group * 16 + row]);
+  }
+  __device__ __forceinline__ uint32_t zero(int group, int row) const {
+    return words_[S::factors_bytes / 4 + group * 16 + row];
+  }
 };
 
 }  // namespace
