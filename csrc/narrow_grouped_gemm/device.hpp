@@ -56,11 +56,6 @@ __device__ __forceinline__ void fill_places(const NarrowPlace& p, const GroupedT
   places.scales[threadIdx.x] = row < 0 ? 0.0f : p.rows.scale_of(row);
 }
 
-// The groups of a slot from its first unit on.
-__device__ __forceinline__ SlotGroup first_group(const NarrowPlace& p, int unit) {
-  return {0, (p.by_group.quotient(unit) + 1) * int(p.by_group.value) - unit};
-}
-
 // Few rows: a warp has a part of K, and adds nothing to other warps' sums until the end of an item.
 template <class S>
 __device__ __forceinline__ void few_rows(const tg_gemm_args& args, const NarrowPlace& p,
@@ -77,7 +72,8 @@ __device__ __forceinline__ void few_rows(const tg_gemm_args& args, const NarrowP
   float* const powers = reinterpret_cast<float*>(shared + p.at.powers_at);
   float* const sums = reinterpret_cast<float*>(shared + p.at.sums_at);
   Places<S>* const places = reinterpret_cast<Places<S>*>(shared + p.at.places_at);
-  const int word = g * row_bytes + (g << 4) + 4 * t, of_group = int(p.by_group.value);
+  const int word = g * row_bytes + (g << 4) + 4 * t;
+  const uint32_t* const factors = beside.of_lane();
   const uint8_t* const x_of_lane = x + lane % 8 * p.at.x_pitch;
   int staged = -1, parity = 0, turn = 1;
   Product<S> product;
@@ -101,7 +97,7 @@ __device__ __forceinline__ void few_rows(const tg_gemm_args& args, const NarrowP
       staged = now.place;
       __syncthreads();
     }
-    product.clear(product.total);
+    product.clear();
 #pragma unroll 1
     for (int slot = first; slot < last; slot++) {
       int next = slot + 1;
@@ -112,9 +108,13 @@ __device__ __forceinline__ void few_rows(const tg_gemm_args& args, const NarrowP
       }
       if (now.exists()) beside.load(next);
       const int at = ring.wait();
-      SlotGroup group = first_group(p, slot * S::units);
-      product.template step<0>(shared, at + word, x_of_lane + slot * (2 * S::slot_k), p.at.x_pitch,
-                               powers + slot * S::tile_m + 2 * t, beside, group, of_group, 8);
+      const auto step = [&](auto shared_units) {
+        product.template step<decltype(shared_units)::value, 1>(shared, at + word, x_of_lane + slot * (2 * S::slot_k),
+                                                                p.at.x_pitch, powers + slot * S::tile_m + 2 * t,
+                                                                factors);
+      };
+      if (p.shared == long_group) step(std::integral_constant<int, long_group>());
+      else step(std::integral_constant<int, 1>());
       __syncwarp();  // all lanes have read the slot and the factors
       ring.advance();
       ring.load();
@@ -143,7 +143,8 @@ __device__ __forceinline__ void many_rows(const tg_gemm_args& args, const Narrow
   float* const sums = reinterpret_cast<float*>(shared + p.at.sums_at);
   Places<S>& places = *reinterpret_cast<Places<S>*>(shared + p.at.places_at);
   const int word = g * row_bytes + (g << 4) + 4 * t, x_of_lane = lane % 8 * S::chunk_pitch;
-  const int chunks = int(ceil_div(args.k, S::chunk_k)), of_group = int(p.by_group.value);
+  const int chunks = int(ceil_div(args.k, S::chunk_k));
+  const uint32_t* const factors = beside.of_lane();
   bool begins = true;
   Product<S> product;
 #pragma unroll 1
@@ -163,18 +164,8 @@ __device__ __forceinline__ void many_rows(const tg_gemm_args& args, const Narrow
     }
     rows.store(x, powers);
     __syncthreads();
-    product.clear(product.total);
+    product.clear();
     int chunk = 0;
-    // Multiplies a chunk of a slot while the next one is on its way.
-    const auto multiply = [&](auto first, int at, SlotGroup& group) {
-      if (chunk + 1 < chunks) rows.load(chunk + 1);
-      const int here = chunk % 2, there = 1 - here;
-      product.template step<decltype(first)::value>(shared, at + word, x + here * S::chunk_bytes + x_of_lane,
-                                                    S::chunk_pitch, powers + here * S::tile_m + 2 * t, beside, group,
-                                                    of_group, tile.height);
-      if (++chunk < chunks) rows.store(x + there * S::chunk_bytes, powers + there * S::tile_m);
-      __syncthreads();
-    };
 #pragma unroll 1
     for (int slot = 0; slot < slots; slot++) {
       int next = slot + 1;
@@ -184,11 +175,26 @@ __device__ __forceinline__ void many_rows(const tg_gemm_args& args, const Narrow
         if (now.exists()) beside.begin(now);
       }
       if (now.exists()) beside.load(next);
-      const int at = ring.wait();
-      SlotGroup group = first_group(p, slot * S::units);
-      multiply(std::integral_constant<int, 0>(), at, group);
-      if constexpr (S::chunks_of_slot == 2) {
-        if (chunk < chunks) multiply(std::integral_constant<int, S::units_of_chunk>(), at, group);
+      const int at = ring.wait() + word;
+      // Multiplies a chunk of a slot while the next one is on its way.
+#pragma unroll 1
+      for (int part = 0; part < S::chunks_of_slot && chunk < chunks; part++) {
+        if (chunk + 1 < chunks) rows.load(chunk + 1);
+        const int here = chunk % 2, there = 1 - here;
+        const auto step = [&](auto shared_units, auto used) {
+          constexpr int units = decltype(shared_units)::value;
+          product.template step<units, decltype(used)::value>(
+              shared, at ^ part << 6, x + here * S::chunk_bytes + x_of_lane, S::chunk_pitch,
+              powers + here * S::tile_m + 2 * t, factors + part * (S::units_of_chunk / units) * rows_of_warp);
+        };
+        const auto step_of = [&](auto shared_units) {
+          if (tile.height <= S::tile_m / 2) step(shared_units, std::integral_constant<int, S::tiles / 2>());
+          else step(shared_units, std::integral_constant<int, S::tiles>());
+        };
+        if (p.shared == long_group) step_of(std::integral_constant<int, long_group>());
+        else step_of(std::integral_constant<int, 1>());
+        if (++chunk < chunks) rows.store(x + there * S::chunk_bytes, powers + there * S::tile_m);
+        __syncthreads();
       }
       ring.advance();
       ring.load();

@@ -50,7 +50,8 @@ tg_status run(const tg_gemm_args& args) {
                           int(n_tiles),
                           int(entries),
                           int(S::packed ? ceil_div(args.k, 32) * 16 : args.k),
-                          int(ceil_div(args.k, of_group * unit_k)),
+                          int(ceil_div(args.k, unit_k)),
+                          of_all || scale.rows % (long_group * unit_k) == 0 ? long_group : 1,
                           bytes_of_factor(scale),
                           of_all ? 0 : int(scale.row_stride)};
   // 16 warps have the registers of a multiprocessor.

@@ -1,7 +1,6 @@
 // Sums of a warp's 16 rows of W, operand A of mma.m16n8k16, times a tile's rows of A, operand B, in f16. Of a lane (g,
 // t): rows g and g + 8 of W by rows 2 t and 2 t + 1 of each eight rows of A.
 #pragma once
-#include "common/mma.hpp"
 #include "narrow_grouped_gemm/weights.hpp"
 
 namespace tilegemm {
@@ -14,24 +13,25 @@ __device__ __forceinline__ void load_matrices(const uint8_t* from, uint32_t (&wo
                : "r"(uint32_t(__cvta_generic_to_shared(from))));
 }
 
-// Where a slot's groups end: the current one among those of the slot, and the unit of the slot where the next begins.
-struct SlotGroup {
-  int group, end;
-};
+// Like mma_16, but the compiler may move it.
+__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 
 template <class S>
 struct Product {
   const typename S::Codes codes{0};
-  float total[S::tiles][4] = {};  // (MMA_N,MMA), of D^T
-  float part[S::tiles][4] = {};   // over numbers that share a factor and a power
+  float total[S::tiles][4];  // (MMA_N,MMA), of D^T
 
-  __device__ __forceinline__ void clear(float (&sums)[S::tiles][4]) {
+  __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int tile = 0; tile < S::tiles; tile++) sums[tile][0] = sums[tile][1] = sums[tile][2] = sums[tile][3] = 0;
+    for (int tile = 0; tile < S::tiles; tile++) total[tile][0] = total[tile][1] = total[tile][2] = total[tile][3] = 0;
   }
 
   // Operand A of two instructions: numbers of unit u of rows g and g + 8. `words`: the lane's word of the first piece
-  // of row g of the slot.
+  // of row g.
   __device__ __forceinline__ void convert(uint32_t (&a)[2][4], const uint8_t* shared, int words, int u,
                                           const uint32_t (&zeros)[2]) const {
     const auto word = [&](int piece, int r) {
@@ -53,47 +53,50 @@ struct Product {
     }
   }
 
-  // Units [FIRST, FIRST + S::units_of_chunk) of a slot times the rows of A in `x`, of which `height` exist. `x`: of the
-  // lane's row and the first unit; `powers`: of rows 2 t and 2 t + 1.
-  template <int FIRST>
+  // A chunk of K of a slot times the first `USED` tiles of the rows of A in `x`. `x`: of the lane's row; `powers`: of
+  // rows 2 t and 2 t + 1; `factors`: of row g, one for each `SHARED` units.
+  template <int SHARED, int USED>
   __device__ __forceinline__ void step(const uint8_t* shared, int words, const uint8_t* x, int x_pitch,
-                                       const float* powers, const Beside<S>& beside, SlotGroup& at, int of_group,
-                                       int height) {
-    const int lane = threadIdx.x % 32, g = lane / 4, key = (lane / 8 ^ lane % 8) << 4;
-    uint32_t zeros[2] = {};
-    if constexpr (S::has_zeros) zeros[0] = beside.zero(at.group, g), zeros[1] = beside.zero(at.group, g + 8);
+                                       const float* powers, const uint32_t* factors) {
+    const int lane = threadIdx.x % 32, key = (lane / 8 ^ lane % 8) << 4;
+    // Sums over a long group are added in two chains, where there are no other rows to go on with.
+    constexpr int chains = SHARED > 1 && USED == 1 ? 2 : 1;
+    float all[USED][4] = {};
 #pragma unroll
-    for (int u = FIRST; u < FIRST + S::units_of_chunk; u++) {
-      uint32_t a[2][4];
-      convert(a, shared, words, u, zeros);
-      const uint8_t* const of_unit = x + (u - FIRST) / 2 * 128 + (key ^ (u - FIRST) % 2 << 6);
+    for (int first = 0; first < S::units_of_chunk; first += SHARED) {
+      const uint32_t* const of_group = factors + first / SHARED * rows_of_warp;
+      uint32_t zeros[2] = {};
+      if constexpr (S::has_zeros)
+        zeros[0] = of_group[S::factors_bytes / 4], zeros[1] = of_group[S::factors_bytes / 4 + 8];
+      float part[chains][USED][4] = {};
 #pragma unroll
-      for (int tile = 0; tile < S::tiles; tile++) {
-        if (S::tiles > 1 && 8 * tile >= height) break;
-        uint32_t b[4];
-        load_matrices(of_unit + tile * 8 * x_pitch, b);
-        mma_16<__half>(part[tile], a[0], b[0], b[1]);
-        mma_16<__half>(part[tile], a[1], b[2], b[3]);
-      }
-      const bool is_end = u + 1 == at.end;
-      if (!is_end && u + 1 < FIRST + S::units_of_chunk) continue;
-      const float factors[2] = {beside.factor(at.group, g), beside.factor(at.group, g + 8)};
+      for (int u = first; u < first + SHARED; u++) {
+        uint32_t a[2][4];
+        convert(a, shared, words, u, zeros);
+        const uint8_t* const of_unit = x + u / 2 * 128 + (key ^ u % 2 << 6);
 #pragma unroll
-      for (int tile = 0; tile < S::tiles; tile++) {
-        if (S::tiles > 1 && 8 * tile >= height) break;
-        const float2 two = *reinterpret_cast<const float2*>(powers + 8 * tile);
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-          total[tile][e] = fmaf(factors[e / 2], part[tile][e] * (e % 2 ? two.y : two.x), total[tile][e]);
-      }
-      clear(part);
-      if (is_end) {
-        at.group++, at.end += of_group;
-        if constexpr (S::has_zeros) {
-          if (u + 1 < FIRST + S::units_of_chunk)
-            zeros[0] = beside.zero(at.group, g), zeros[1] = beside.zero(at.group, g + 8);
+        for (int tile = 0; tile < USED; tile++) {
+          uint32_t b[4];
+          load_matrices(of_unit + tile * 8 * x_pitch, b);
+          multiply(part[0][tile], a[0], b[0], b[1]);
+          multiply(part[chains - 1][tile], a[1], b[2], b[3]);
         }
       }
+      const float of_rows[2] = {__uint_as_float(of_group[0]), __uint_as_float(of_group[8])};
+#pragma unroll
+      for (int tile = 0; tile < USED; tile++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+          const float sum = chains == 2 ? part[0][tile][e] + part[1][tile][e] : part[0][tile][e];
+          all[tile][e] = fmaf(of_rows[e / 2], sum, all[tile][e]);
+        }
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < USED; tile++) {
+      const float2 two = *reinterpret_cast<const float2*>(powers + 8 * tile);
+#pragma unroll
+      for (int e = 0; e < 4; e++) total[tile][e] = fmaf(e % 2 ? two.y : two.x, all[tile][e], total[tile][e]);
     }
   }
 

@@ -12,7 +12,7 @@ namespace {
 
 // src/family/narrow_grouped_gemm.rs has the same numbers.
 constexpr int most_groups = 2000, most_entries = 1023;
-constexpr int unit_k = 32;                            // numbers
+constexpr int unit_k = 32, long_group = 4;            // numbers; units
 constexpr int rows_of_warp = 16, row_bytes = 128;     // of a slot
 constexpr int slot_bytes = rows_of_warp * row_bytes;  // of a warp
 constexpr int most_warps = 8;
@@ -71,22 +71,12 @@ struct NarrowLayout {
   int x_at, powers_at, beside_at, sums_at, places_at, list_at, bytes;
 };
 
-// Warps that share K of few rows: of four, three and two those that leave the busiest the least; of a long K, whose
-// rows of A leave no room for other blocks, eight.
-constexpr int warps_along_k(int slots) {
-  if (slots < 4) return slots;
-  if (slots > 32) return most_warps;
-  int best = 4;
-  for (int warps = 3; warps >= 2; warps--) {
-    if ((slots + warps - 1) / warps * warps < (slots + best - 1) / best * best) best = warps;
-  }
-  return best;
-}
+// Warps that share K of few rows: each has two slots, or more.
+constexpr int warps_along_k(int64_t slots) { return slots > 2 * most_warps ? most_warps : int((slots + 1) / 2); }
 
 template <class S>
 NarrowLayout layout_of(int64_t k, int64_t entries) {
-  const int64_t slots = ceil_div(k, S::slot_k),
-                warps = S::few ? warps_along_k(int(std::min<int64_t>(slots, 64))) : most_warps;
+  const int64_t slots = ceil_div(k, S::slot_k), warps = S::few ? warps_along_k(slots) : most_warps;
   const int64_t x_pitch = S::few ? slots * S::slot_k * 2 : S::chunk_pitch, chunks = S::few ? slots : 2;
   const int64_t x_at = warps * S::stages * slot_bytes,
                 x_bytes = S::few ? S::tile_m * x_pitch : std::max(2 * S::chunk_bytes, S::sums_bytes),
@@ -110,7 +100,8 @@ struct NarrowPlace {
   Divisor by_pieces;        // pieces of 16 numbers of a row of A, in shared memory
   int64_t w_row, w_matrix;  // bytes
   int n_tiles, entries, bytes_of_k;
-  int groups_of_k, factor_bytes, zero_stride;  // groups along K; bytes of a factor; from a group to the next
+  int units_of_k, shared;          // units of K, and how many share a factor: one or four
+  int factor_bytes, group_stride;  // of a factor; from a group's factors to the next one's
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 // What a warp loads of W: slots of its rows into a ring of its own, and their factors and zeros.
 #pragma once
 #include "common/ptx.hpp"
-#include "narrow/folded.hpp"
 #include "narrow_grouped_gemm/shape.hpp"
 
 namespace tilegemm {
@@ -105,25 +104,29 @@ class Ring {
 // The factor of weights without factors.
 __device__ const float no_factor = 1.0f;
 
-// Factors and zeros: a lane loads those of a row and every other group for the next slot into registers, and stores
-// them when the warp has used those of the slot before.
+// Factors and zeros, for each `shared` units of a slot: a lane loads those of a row for the next slot into registers,
+// and stores them when the warp has used those of the slot before.
 template <class S>
 class Beside {
   static constexpr int count = S::units / 2;
   const tg_gemm_args& args_;
   const NarrowPlace& p_;
   const int warp_;
-  uint32_t* const words_;  // (GROUP,ROW) of the slot's groups; zeros behind factors
+  uint32_t* const words_;  // (UNIT / shared,ROW); zeros behind factors
   const uint8_t *of_row_ = nullptr, *zeros_of_row_ = nullptr;
-  int groups_ = 0;  // of the pending slot
   uint32_t bits_[count], zeros_[S::has_zeros ? count : 1];
 
   __device__ __forceinline__ tg_format format() const { return args_.b_scale.ptr ? args_.b_scale.format : TG_F32; }
+  // Of those of a slot, the lane's one; beyond the slot: none.
+  __device__ __forceinline__ int first_unit(int i) const { return (2 * i + int(threadIdx.x) % 32 / 16) * p_.shared; }
 
  public:
   __device__ Beside(const tg_gemm_args& args, const NarrowPlace& p, uint8_t* shared, int warp)
       : args_(args), p_(p), warp_(warp),
         words_(reinterpret_cast<uint32_t*>(shared + p.at.beside_at + warp * S::beside_bytes)) {}
+
+  // Those of row g.
+  __device__ __forceinline__ const uint32_t* of_lane() const { return words_ + threadIdx.x % 32 / 4; }
 
   __device__ __forceinline__ void begin(const Cursor<S>& at) {
     const tg_scale& scale = args_.b_scale;
@@ -135,14 +138,12 @@ class Beside {
   }
 
   __device__ __forceinline__ void load(int slot) {
-    const int first = p_.by_group.quotient(slot * S::units);
-    groups_ = p_.by_group.quotient(slot * S::units + S::units - 1) + 1 - first;
 #pragma unroll
     for (int i = 0; i < count; i++) {
-      if (2 * i >= groups_) break;
-      const int group = 2 * i + int(threadIdx.x) % 32 / 16;
-      const bool exists = first + group < p_.groups_of_k;
-      const int64_t at = int64_t(first + group) * p_.zero_stride;
+      if (2 * i * p_.shared >= S::units) break;
+      const int unit = slot * S::units + first_unit(i);
+      const bool exists = first_unit(i) < S::units && unit < p_.units_of_k;
+      const int64_t at = int64_t(p_.by_group.quotient(unit)) * p_.group_stride;
       const uint8_t* const from = of_row_ + at * p_.factor_bytes;
       bits_[i] = 0;
       if (exists) {
@@ -162,7 +163,7 @@ class Beside {
     const auto each = [&](auto number) {
 #pragma unroll
       for (int i = 0; i < count; i++) {
-        if (2 * i >= groups_) break;
+        if (2 * i * p_.shared >= S::units) break;
         words_[i * 32 + lane] = __float_as_uint(number(bits_[i]));
         if constexpr (S::has_zeros) words_[S::factors_bytes / 4 + i * 32 + lane] = S::Codes::zero_of(zeros_[i]);
       }
@@ -170,16 +171,10 @@ class Beside {
     switch (format()) {
       case TG_F8E4M3: each([](uint32_t bits) { return narrow::e4m3(bits); }); break;
       case TG_F8E8M0: each([](uint32_t bits) { return narrow::e8m0(bits); }); break;
-      default: each([&](uint32_t bits) { return narrow::factor_of(format(), bits); }); break;
+      case TG_F16: each([](uint32_t bits) { return __half2float(__ushort_as_half(uint16_t(bits))); }); break;
+      case TG_BF16: each([](uint32_t bits) { return __uint_as_float(bits << 16); }); break;
+      default: each([](uint32_t bits) { return __uint_as_float(bits); }); break;
     }
-  }
-
-  // Of a group of the slot: those of rows g and g + 8.
-  __device__ __forceinline__ float factor(int group, int row) const {
-    return __uint_as_float(words_[group * 16 + row]);
-  }
-  __device__ __forceinline__ uint32_t zero(int group, int row) const {
-    return words_[S::factors_bytes / 4 + group * 16 + row];
   }
 };
 

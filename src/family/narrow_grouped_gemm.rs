@@ -20,11 +20,13 @@ const ROWS_OF_WARP: usize = 16;
 const MOST_WARPS: usize = 8;
 /// Bytes of a row of W in a slot of a warp's ring.
 const SLOT_BYTES: usize = 128;
+/// Numbers of K of a row of A in shared memory, of many rows.
+const CHUNK: usize = 128;
 /// A group that has rows has an entry in the list of units (csrc/experts/unit_list.hpp).
 const ENTRY_BYTES: usize = 16;
 
 fitted! {
-    /// Lists of two numbers are of tiles of 8 and of 64 rows, lists of three of f8e4m3, u4 and f4e2m1.
+    /// Lists of two numbers are of tiles of 8 and of 32 rows, lists of three of f8e4m3, u4 and f4e2m1.
     NarrowGroupedGemm {
         /// The list of groups that each block makes, the first loads and the last stores.
         start_us: [f64; 2] = "us", 0.0 to 20.0;
@@ -50,29 +52,30 @@ fn bits(kernel: &KernelDesc) -> usize {
     kernel.types.b.bits() as usize
 }
 
-/// Warps that share so many slots of K: as many as leave the busiest the least, from four on.
+/// Warps that share so many slots of K: of four, three and two those that leave the busiest the least.
 fn warps_along_k(slots: usize) -> usize {
     match slots {
-        ..=4 => slots,
-        5..=32 => (4..=MOST_WARPS).min_by_key(|warps| slots.next_multiple_of(*warps)).unwrap_or(MOST_WARPS),
+        ..4 => slots,
+        4..=32 => [4, 3, 2].into_iter().min_by_key(|warps| slots.next_multiple_of(*warps)).unwrap_or(4),
         _ => MOST_WARPS,
     }
 }
 
-/// Shared memory of a block: rings, rows of A, factors and zeros, sums, the rows of two tiles, and the list of groups.
+/// Shared memory of a block: rings, rows of A and their powers, factors and zeros, sums, the rows of two tiles, and the list of groups.
 fn shared_bytes(kernel: &KernelDesc, k: usize, entries: usize) -> usize {
-    let of_slot = SLOT_BYTES * 8 / bits(kernel);
-    let (slots, most) = (k.div_ceil(of_slot), kernel.tile[0] as usize);
+    let (most, of_slot) = (kernel.tile[0] as usize, SLOT_BYTES * 8 / bits(kernel));
+    let slots = k.div_ceil(of_slot);
     let zeros = if kernel.types.b == Format::U4 { 2 } else { 1 };
     let beside = of_slot / UNIT as usize * ROWS_OF_WARP * 4 * zeros;
     let sums = |columns: usize| most * (columns + 4) * 4;
     let of_warp = |stages: usize| stages * ROWS_OF_WARP * SLOT_BYTES + beside;
     let rest = 2 * most * 8 + (entries + 1) * ENTRY_BYTES;
     if is_of_few(kernel) {
-        let warps = warps_along_k(slots);
-        return warps * (of_warp(4) + 2 * sums(ROWS_OF_WARP)) + slots.saturating_mul(most * of_slot * 2) + rest;
+        let of_x = slots.saturating_mul(most * (of_slot * 2 + 4));
+        return warps_along_k(slots) * (of_warp(4) + 2 * sums(ROWS_OF_WARP)) + of_x + rest;
     }
-    MOST_WARPS * of_warp(3) + (2 * most * 128 * 2).max(sums(128)) + rest
+    let of_x = (2 * most * CHUNK * 2).max(sums(ROWS_OF_WARP * MOST_WARPS)) + 2 * most * 4;
+    MOST_WARPS * of_warp(3) + of_x + rest
 }
 
 /// What a block of the cards that run the code of the kernel's arch has.
@@ -81,13 +84,12 @@ fn room(kernel: &KernelDesc) -> usize {
 }
 
 /// What is wrong with the factors.
-fn fault(b: Format, scale: Option<Scale>) -> Option<&'static str> {
-    let scale = scale?;
-    let shared = scale.granularity[0];
-    match b {
-        Format::F4E2M1 if scale.format != Format::F8E8M0 => Some("are not in f8e8m0"),
-        _ if shared == u32::MAX || shared.is_multiple_of(UNIT) => None,
-        _ => Some("are of parts of K that are no multiples of 32"),
+fn fault(scale: Option<Scale>) -> Option<&'static str> {
+    let scale = scale.filter(|scale| scale.granularity[0] != u32::MAX)?;
+    match scale.granularity[0].is_multiple_of(UNIT) {
+        false => Some("are of parts of K that are no multiples of 32"),
+        true if (0..=i64::from(i32::MAX)).contains(&scale.row_stride) => None,
+        true => Some("lie 2^31 apart along K, or backwards"),
     }
 }
 
@@ -103,7 +105,7 @@ fn kind(kernel: &KernelDesc) -> usize {
 impl Family for NarrowGroupedGemm {
     fn supports(&self, kernel: &KernelDesc, problem: &Problem) -> Result<(), Rejection> {
         let Some(groups) = problem.groups else { return Ok(()) };
-        if let Some(what) = fault(kernel.types.b, problem.b.scale) {
+        if let Some(what) = fault(problem.b.scale) {
             return Err(Rejection::Factors { operand: "B", what });
         }
         let [most, columns] = [0, 1].map(|i| kernel.tile[i] as usize);
@@ -145,7 +147,8 @@ impl Family for NarrowGroupedGemm {
             self.codes_us[kind] + self.fragment_us * rows.div_ceil(along_m).div_ceil(FRAGMENT) as f64
         };
         // The last tiles of many rows leave some multiprocessors idle.
-        let busiest = if is_of_few(kernel) || tiles > 8.0 * sms { (tiles / sms).max(1.0) } else { (tiles / sms).ceil() };
+        let busiest =
+            if is_of_few(kernel) || tiles > 8.0 * sms { (tiles / sms).max(1.0) } else { (tiles / sms).ceil() };
         let busy = busiest * depth * of_tile;
         let memory = stream_us(problem.bytes(), self.memory[place], device);
         device.model.launch_us + self.start_us[place] + overlap_by(self.norm, &[busy, memory])

@@ -14,6 +14,8 @@ pub struct Matrices {
     pub factors: Vec<u8>,
     pub zeros: Vec<u8>,
     pub numbers: Vec<f64>,
+    /// The numbers of narrow weights without a rounding, where some may be beyond f32.
+    pub exact: Option<Vec<f64>>,
 }
 
 /// Factors that checkpoints have for such weights of `n` x `k`, others by `turn`, with a gap behind each matrix.
@@ -52,23 +54,30 @@ impl Matrices {
         if format.is_gguf_block() {
             let bytes = gguf::blocks(format, all / format.block().elements, gguf::Weights::Bounded, rng)?;
             let numbers = gguf::numbers(format, &bytes, 1)?.into_iter().map(f64::from).collect();
-            return Ok(Self { bytes, factors, zeros, numbers });
+            return Ok(Self { bytes, factors, zeros, numbers, exact: None });
         }
         if problem.types().has_narrow_b() {
             let weights = Weights::random(problem, count, codes, rng);
-            let mut numbers = vec![f64::NAN; all];
-            for group in 0..count {
-                let first = group * problem.b.batch_stride[1] as usize;
-                let rows = numbers[first..].chunks_mut(problem.b.col_stride as usize);
-                for (row, values) in rows.zip(weights.numbers(problem, group).chunks_exact(problem.k)) {
-                    row.iter_mut().zip(values).for_each(|(x, value)| *x = f64::from(*value));
+            let (matrix, row) = (problem.b.batch_stride[1] as usize, problem.b.col_stride as usize);
+            let place = |of_matrix: &(dyn Fn(usize) -> Vec<f64> + Sync)| {
+                let mut numbers = vec![f64::NAN; all];
+                for group in 0..count {
+                    let rows = numbers[group * matrix..].chunks_mut(row);
+                    for (to, from) in rows.zip(of_matrix(group).chunks_exact(problem.k)) {
+                        to[..problem.k].copy_from_slice(from);
+                    }
                 }
-            }
-            return Ok(Self { bytes: weights.codes, factors: weights.factors, zeros: weights.zeros, numbers });
+                numbers
+            };
+            let numbers = place(&|group| weights.numbers(problem, group).into_iter().map(f64::from).collect());
+            let exact = (codes == Kind::Any)
+                .then(|| place(&|group| (0..problem.n).flat_map(|j| weights.exact_row(problem, group, j)).collect()));
+            return Ok(Self { bytes: weights.codes, factors: weights.factors, zeros: weights.zeros, numbers, exact });
         }
         let values: Vec<T> = normal(all, rng);
         // SAFETY: numbers have no padding, and any bytes are bytes.
         let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(&values[..])) };
-        Ok(Self { bytes: bytes.to_vec(), factors, zeros, numbers: values.iter().map(|x| x.number()).collect() })
+        let numbers = values.iter().map(|x| x.number()).collect();
+        Ok(Self { bytes: bytes.to_vec(), factors, zeros, numbers, exact: None })
     }
 }
