@@ -1,7 +1,7 @@
 // The kernel: blocks go through tiles of rows of a group times rows of W.
 #pragma once
-#include "common/epilogue.hpp"
 #include "narrow/exact.hpp"
+#include "narrow/results.hpp"
 #include "narrow_grouped_gemm/product.hpp"
 #include "narrow_grouped_gemm/rows.hpp"
 
@@ -27,9 +27,9 @@ __device__ __noinline__ float repaired(const tg_gemm_args& args, const Divisor& 
 
 // Results of a tile from its sums, of which there are `parts`.
 template <class S>
-__device__ __forceinline__ void finish(const tg_gemm_args& args, const NarrowPlace& p,
-                                       const Epilogue<float, float>& epilogue, const Places<S>& places,
-                                       const GroupedTile& tile, int n0, const float* sums, int parts) {
+__device__ __forceinline__ void finish(const tg_gemm_args& args, const NarrowPlace& p, const Results& results,
+                                       const Places<S>& places, const GroupedTile& tile, int n0, const float* sums,
+                                       int parts) {
   // Whole warps.
   const int count = (tile.height * S::tile_n + 31) / 32 * 32;
 #pragma unroll 1
@@ -42,9 +42,7 @@ __device__ __forceinline__ void finish(const tg_gemm_args& args, const NarrowPla
     for (int part = 0; part < parts; part++) sum += from[part * (S::sums_bytes / 4)];
     const bool is_wrong = exists && !isfinite(sum);
     if (__any_sync(~0u, is_wrong)) sum = repaired<S::codes>(args, p.pairs_per_row, is_wrong, tile.group, row, n, sum);
-    if (exists)
-      static_cast<float*>(args.d.ptr)[row * args.d.row_stride + n] =
-          places.scales[i] * epilogue.unrounded(sum, row, n, 0, tile.group);
+    if (exists) results.store(sum, row, n, tile.group, places.scales[i]);
   }
 }
 
@@ -58,11 +56,10 @@ __device__ __forceinline__ void fill_places(const NarrowPlace& p, const GroupedT
 
 // Few rows: a warp has a part of K, and adds nothing to other warps' sums until the end of an item.
 template <class S>
-__device__ __forceinline__ void few_rows(const tg_gemm_args& args, const NarrowPlace& p,
-                                         const Epilogue<float, float>& epilogue, const typename S::List& list,
-                                         uint8_t* shared) {
+__device__ __forceinline__ void few_rows(const tg_gemm_args& args, const NarrowPlace& p, const Results& results,
+                                         const typename S::List& list, uint8_t* shared) {
   const int warps = p.at.warps, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int64_t items = int64_t(list.total()) * p.n_tiles;
+  const int64_t items = min(int64_t(list.total()) * p.n_tiles, int64_t(INT_MAX));
   const int begin = int(items * blockIdx.x / gridDim.x), end = int(items * (blockIdx.x + 1) / gridDim.x);
   const int first = p.at.slots * warp / warps, last = p.at.slots * (warp + 1) / warps;
   Cursor<S> now(list, p, begin, end);
@@ -124,16 +121,15 @@ __device__ __forceinline__ void few_rows(const tg_gemm_args& args, const NarrowP
     float* const parts = sums + parity * warps * (S::sums_bytes / 4);
     product.put(parts + warp * (S::sums_bytes / 4));
     __syncthreads();
-    finish<S>(args, p, epilogue, places[turn], tile, n0, parts, warps);
+    finish<S>(args, p, results, places[turn], tile, n0, parts, warps);
     parity ^= 1;
   }
 }
 
 // More rows: each warp has rows of W of its own, and all of K.
 template <class S>
-__device__ __forceinline__ void many_rows(const tg_gemm_args& args, const NarrowPlace& p,
-                                          const Epilogue<float, float>& epilogue, const typename S::List& list,
-                                          uint8_t* shared) {
+__device__ __forceinline__ void many_rows(const tg_gemm_args& args, const NarrowPlace& p, const Results& results,
+                                          const typename S::List& list, uint8_t* shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, slots = p.at.slots;
   Cursor<S> now(list, p, blockIdx.x, list.total());
   Ring<S> ring(args, p, now, uint32_t(__cvta_generic_to_shared(shared)), warp, 0, slots);
@@ -203,7 +199,7 @@ __device__ __forceinline__ void many_rows(const tg_gemm_args& args, const Narrow
     }
     product.put(sums + rows_of_warp * warp);
     __syncthreads();
-    finish<S>(args, p, epilogue, places, tile, n0, sums, 1);
+    finish<S>(args, p, results, places, tile, n0, sums, 1);
     __syncthreads();
   }
 }
@@ -211,16 +207,19 @@ __device__ __forceinline__ void many_rows(const tg_gemm_args& args, const Narrow
 template <class S>
 __global__ void __launch_bounds__(32 * most_warps, 2)
     narrow_grouped_gemm(const __grid_constant__ tg_gemm_args args, const __grid_constant__ NarrowPlace p,
-                        const __grid_constant__ Epilogue<float, float> epilogue) {
+                        const __grid_constant__ Results results) {
   extern __shared__ __align__(1024) uint8_t shared[];
   griddepcontrol_wait();
   launch_dependents();
   typename S::List list(shared + p.at.list_at, p.entries, S::few ? 1 : p.n_tiles, 0);
   const GroupedSpan of_groups = list.fill(p.rows, reinterpret_cast<int*>(shared), threadIdx.x / 32, threadIdx.x % 32);
-  zero_rows_of_no_group(p.rows, of_groups, static_cast<float*>(args.d.ptr), args.d.row_stride, int(args.n), threadIdx.x,
-                        blockDim.x);
-  if constexpr (S::few) few_rows<S>(args, p, epilogue, list, shared);
-  else many_rows<S>(args, p, epilogue, list, shared);
+  const auto zero_rows = [&](auto* d) {
+    zero_rows_of_no_group(p.rows, of_groups, d, args.d.row_stride, int(args.n), threadIdx.x, blockDim.x);
+  };
+  if (args.types.d == TG_F32) zero_rows(static_cast<float*>(args.d.ptr));
+  else zero_rows(static_cast<uint16_t*>(args.d.ptr));
+  if constexpr (S::few) few_rows<S>(args, p, results, list, shared);
+  else many_rows<S>(args, p, results, list, shared);
 }
 
 }  // namespace

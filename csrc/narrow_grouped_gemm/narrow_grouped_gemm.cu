@@ -58,14 +58,14 @@ tg_status run(const tg_gemm_args& args) {
   const int blocks = std::min(bytes_of_multiprocessor(ARCH) / (layout.bytes + 1024), 16 / layout.warps);
   const int64_t grid = std::min<int64_t>(int64_t(args.sm_count) * blocks, most);
   const Launch launch(args, dim3(unsigned(grid)), dim3(32 * layout.warps), layout.bytes);
-  return launch(kernel, args, place, Epilogue<float, float>(args));
+  return launch(kernel, args, place, Results(args));
 }
 
 }  // namespace
 
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
-  static_assert(Row::layout == TG_NT && Row::out == TG_F32 && Row::align == 16);
+  static_assert(Row::layout == TG_NT && Row::align == 16);
   using S = NarrowShape<Row::b, Row::tile_m / 8>;
   static_assert(Row::tile_n == S::tile_n);
   const tg_gemm_args& args = *problem;

@@ -47,7 +47,7 @@ struct Product {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
           const uint32_t four = word(2 * u + i, r);
-          a[i][r] = codes.pair(four, 0), a[i][2 + r] = codes.pair(four >> 16, 0);
+          a[i][r] = codes.pair(four, zeros[r]), a[i][2 + r] = codes.pair(four >> 16, zeros[r]);
         }
       }
     }
@@ -65,7 +65,8 @@ struct Product {
 #pragma unroll
     for (int first = 0; first < S::units_of_chunk; first += SHARED) {
       const uint32_t* const of_group = factors + first / SHARED * rows_of_warp;
-      uint32_t zeros[2] = {};
+      const uint32_t usual = S::Codes::zero_of(narrow::usual_zero(S::codes));
+      uint32_t zeros[2] = {usual, usual};
       if constexpr (S::has_zeros)
         zeros[0] = of_group[S::factors_bytes / 4], zeros[1] = of_group[S::factors_bytes / 4 + 8];
       float part[chains][USED][4] = {};

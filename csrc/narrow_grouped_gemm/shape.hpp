@@ -22,6 +22,7 @@ template <tg_format CODES>
 struct HalfCodes {
   static constexpr float factor = narrow::Half<CODES>::factor;
   __device__ explicit HalfCodes(uint32_t) {}
+  __device__ static uint32_t zero_of(uint32_t) { return 0; }
   __device__ __forceinline__ void convert(uint32_t word, uint32_t zero, uint32_t (&to)[4]) const {
     narrow::Half<CODES>::from(word, zero, to);
   }
@@ -43,7 +44,7 @@ struct NarrowShape {
   static constexpr tg_format codes = CODES;
   static constexpr int tiles = TILES, tile_m = 8 * TILES;
   static constexpr bool few = TILES == 1, packed = narrow::is_packed(CODES);
-  static constexpr bool has_zeros = CODES == TG_U4;
+  static constexpr bool has_zeros = CODES == TG_U4 || CODES == TG_U8;
   static constexpr int slot_k = packed ? 256 : 128, units = slot_k / unit_k;
   static constexpr int warps_n = few ? 1 : most_warps, tile_n = rows_of_warp * warps_n;
   static constexpr int stages = few ? 4 : 3;  // of a warp's ring

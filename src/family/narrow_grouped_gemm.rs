@@ -26,7 +26,7 @@ const CHUNK: usize = 128;
 const ENTRY_BYTES: usize = 16;
 
 fitted! {
-    /// Lists of two numbers are of tiles of 8 and of 32 rows, lists of three of f8e4m3, u4 and f4e2m1.
+    /// Lists of two numbers are of tiles of 8 and of 32 rows, lists of three of 8 bits, u4 and f4e2m1.
     NarrowGroupedGemm {
         /// The list of groups that each block makes, the first loads and the last stores.
         start_us: [f64; 2] = "us", 0.0 to 20.0;
@@ -52,20 +52,16 @@ fn bits(kernel: &KernelDesc) -> usize {
     kernel.types.b.bits() as usize
 }
 
-/// Warps that share so many slots of K: of four, three and two those that leave the busiest the least.
+/// Warps that share so many slots of K.
 fn warps_along_k(slots: usize) -> usize {
-    match slots {
-        ..4 => slots,
-        4..=32 => [4, 3, 2].into_iter().min_by_key(|warps| slots.next_multiple_of(*warps)).unwrap_or(4),
-        _ => MOST_WARPS,
-    }
+    slots.div_ceil(2).min(MOST_WARPS)
 }
 
 /// Shared memory of a block: rings, rows of A and their powers, factors and zeros, sums, the rows of two tiles, and the list of groups.
 fn shared_bytes(kernel: &KernelDesc, k: usize, entries: usize) -> usize {
     let (most, of_slot) = (kernel.tile[0] as usize, SLOT_BYTES * 8 / bits(kernel));
     let slots = k.div_ceil(of_slot);
-    let zeros = if kernel.types.b == Format::U4 { 2 } else { 1 };
+    let zeros = if kernel.types.b.has_zero() { 2 } else { 1 };
     let beside = of_slot / UNIT as usize * ROWS_OF_WARP * 4 * zeros;
     let sums = |columns: usize| most * (columns + 4) * 4;
     let of_warp = |stages: usize| stages * ROWS_OF_WARP * SLOT_BYTES + beside;
@@ -96,9 +92,9 @@ fn fault(scale: Option<Scale>) -> Option<&'static str> {
 /// The place of B's format in lists of three fitted numbers.
 fn kind(kernel: &KernelDesc) -> usize {
     match kernel.types.b {
-        Format::F8E4M3 => 0,
         Format::U4 => 1,
-        _ => 2,
+        Format::F4E2M1 => 2,
+        _ => 0,
     }
 }
 

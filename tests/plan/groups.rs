@@ -108,7 +108,7 @@ fn experts_with_the_weights_of_a_gguf_file_have_fast_kernels_on_every_card() {
 /// Experts of checkpoints in fp8, 4 bits and MXFP4, with activations in f32, f16 and bf16 and a result in f32.
 #[test]
 fn experts_with_narrow_weights_have_fast_kernels() {
-    use Format::{BF16, F16, F32, F4E2M1, F8E4M3, F8E8M0, U4, U8};
+    use Format::{BF16, F16, F32, F4E2M1, F8E4M3, F8E8M0, I8, U4, U8};
     let narrow = |tokens, [n, k]: [usize; 2], a: Format, b: Format, scale: Scale| {
         let problem = experts(tokens, [n, k], [128, 8], a).with_weights(b, Some(scale));
         problem.with(|p| p.d.format = F32)
@@ -122,6 +122,8 @@ fn experts_with_narrow_weights_have_fast_kernels() {
                 (U4, Scale::of_groups(F16, 128, sizes[0]).with_zeros()),
                 (U4, Scale::of_groups(BF16, 32, sizes[0])),
                 (F4E2M1, Scale::of_groups(F8E8M0, 32, sizes[0])),
+                (U8, Scale::of_groups(F16, 128, sizes[0]).with_zeros()),
+                (I8, Scale::of_rows(F32)),
             ] {
                 for (tokens, rows) in [(1, 8), (8, 8), (2048, 32)] {
                     let problem = narrow(tokens, sizes, a, b, scale);
@@ -136,14 +138,11 @@ fn experts_with_narrow_weights_have_fast_kernels() {
             }
         }
     }
-    // The kernel of last resort takes the others, and the reason is told.
+    // The kernel of last resort takes NVFP4, and the reason is told.
     let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
-    let of_16 = Scale::of_groups(F8E4M3, 16, 1536);
-    for (b, scale) in [(F4E2M1, of_16), (U8, Scale::of_groups(F16, 128, 1536))] {
-        let problem = narrow(8, [1536, 2048], BF16, b, scale);
-        assert_eq!(dispatcher.plan(&problem, Policy::default()).unwrap().kernel.role, Role::LastResort, "{problem}");
-    }
-    let nvfp4 = narrow(8, [1536, 2048], BF16, F4E2M1, of_16).canonical().problem;
+    let problem = narrow(8, [1536, 2048], BF16, F4E2M1, Scale::of_groups(F8E4M3, 16, 1536));
+    assert_eq!(dispatcher.plan(&problem, Policy::default()).unwrap().kernel.role, Role::LastResort);
+    let nvfp4 = problem.canonical().problem;
     let of_family = KERNELS.iter().filter(|kernel| kernel.family == "narrow_grouped_gemm");
     let refusals: Vec<_> = of_family
         .filter(|kernel| kernel.types == nvfp4.types() && kernel.arch.capability == 90)

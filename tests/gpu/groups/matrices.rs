@@ -20,7 +20,7 @@ pub struct Matrices {
 
 /// Factors that checkpoints have for such weights of `n` x `k`, others by `turn`, with a gap behind each matrix.
 pub fn scale(types: Types, turn: usize, [n, k]: [usize; 2]) -> Option<Scale> {
-    use Format::{BF16, F16, F32, F4E2M1, F8E4M3, F8E8M0, U4};
+    use Format::{BF16, F16, F32, F4E2M1, F8E4M3, F8E8M0, U4, U8};
     let all: &[Scale] = match types.b {
         _ if !types.has_narrow_b() => return None,
         F4E2M1 => &[Scale::of_groups(F8E8M0, 32, n)],
@@ -38,7 +38,8 @@ pub fn scale(types: Types, turn: usize, [n, k]: [usize; 2]) -> Option<Scale> {
             Scale::of_rows(F16),
             Scale::of_groups(F32, 96, n),
         ],
-        _ => &[Scale::of_rows(F32)],
+        U8 => &[Scale::of_groups(F16, 128, n).with_zeros(), Scale::of_groups(BF16, 32, n), Scale::of_tensor(F32)],
+        _ => &[Scale::of_rows(F32), Scale::of_groups(F16, 64, n)],
     };
     let scale = all[turn % all.len()];
     let [along_k, along_n] = scale.counts([k, n]);
