@@ -25,15 +25,15 @@ __device__ __noinline__ float repaired(const tg_gemm_args& args, const Divisor& 
   return sum;
 }
 
-// Results of a tile from its sums, of which there are `parts`.
+// Results of a tile from its sums, of which there are `parts`, by some threads of whole warps.
 template <class S>
 __device__ __forceinline__ void finish(const tg_gemm_args& args, const NarrowPlace& p, const Results& results,
                                        const Places<S>& places, const GroupedTile& tile, int n0, const float* sums,
-                                       int parts) {
+                                       int parts, int thread, int threads) {
   // Whole warps.
   const int count = (tile.height * S::tile_n + 31) / 32 * 32;
 #pragma unroll 1
-  for (int at = threadIdx.x; at < count; at += blockDim.x) {
+  for (int at = thread; at < count; at += threads) {
     const int i = at / S::tile_n, n = n0 + at % S::tile_n, row = places.rows[i];
     const bool exists = row >= 0 && n < args.n;
     const float* const from = sums + i * S::sums_pitch + at % S::tile_n;
@@ -54,75 +54,81 @@ __device__ __forceinline__ void fill_places(const NarrowPlace& p, const GroupedT
   places.scales[threadIdx.x] = row < 0 ? 0.0f : p.rows.scale_of(row);
 }
 
-// Few rows: a warp has a part of K, and adds nothing to other warps' sums until the end of an item.
+// Few rows. A block goes through the tiles of its items, and its teams through the items of a tile, without waiting for
+// each other.
 template <class S>
 __device__ __forceinline__ void few_rows(const tg_gemm_args& args, const NarrowPlace& p, const Results& results,
                                          const typename S::List& list, uint8_t* shared) {
-  const int warps = p.at.warps, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int of_team = 1 << p.log_team, team = warp >> p.log_team, k_part = warp & (of_team - 1), threads = 32 * of_team;
   const int64_t items = min(int64_t(list.total()) * p.n_tiles, int64_t(INT_MAX));
   const int begin = int(items * blockIdx.x / gridDim.x), end = int(items * (blockIdx.x + 1) / gridDim.x);
-  const int first = p.at.slots * warp / warps, last = p.at.slots * (warp + 1) / warps;
-  Cursor<S> now(list, p, begin, end);
+  const int first = p.at.slots * k_part >> p.log_team, last = p.at.slots * (k_part + 1) >> p.log_team;
+  if (begin >= end) return;
+  Cursor<S> now(list, p, begin, end, team);
   Ring<S> ring(args, p, now, uint32_t(__cvta_generic_to_shared(shared)), warp, first, last);
   Beside<S> beside(args, p, shared, warp);
   uint8_t* const x = shared + p.at.x_at;
   float* const powers = reinterpret_cast<float*>(shared + p.at.powers_at);
-  float* const sums = reinterpret_cast<float*>(shared + p.at.sums_at);
-  Places<S>* const places = reinterpret_cast<Places<S>*>(shared + p.at.places_at);
+  float* const sums = reinterpret_cast<float*>(shared + p.at.sums_at) + team * of_team * (2 * S::sums_bytes / 4);
+  Places<S>& places = *reinterpret_cast<Places<S>*>(shared + p.at.places_at);
   const int word = g * row_bytes + (g << 4) + 4 * t;
   const uint32_t* const factors = beside.of_lane();
   const uint8_t* const x_of_lane = x + lane % 8 * p.at.x_pitch;
-  int staged = -1, parity = 0, turn = 1;
+  const int first_place = p.by_n.quotient(begin), last_place = p.by_n.quotient(end - 1);
+  typename S::List tiles = list;
+  int parity = 0;
   Product<S> product;
 #pragma unroll 1
-  while (now.exists()) {
-    const GroupedTile tile = now.tile;
-    const int n0 = now.first_row(0);
-    if (staged != now.place) {
-      // A warp may come here while others still store the item before, whose places are the others.
-      turn ^= 1;
-      fill_places(p, tile, places[turn]);
-      // Loads of A behind the loads of W would arrive after W.
-      stage_rows<S>(args, p, tile, x, powers, [&] {
-        if (staged >= 0) return;
-        beside.begin(now);
-        beside.load(first);
+  for (int place = first_place; place <= last_place; place++) {
+    const GroupedTile tile = tiles.tile(place);
+    fill_places(p, tile, places);
+    // Loads of A behind the loads of W would arrive after W.
+    stage_rows<S>(args, p, tile, x, powers, [&] {
+      if (place > first_place || !now.exists()) return;
+      beside.begin(now);
+      beside.load(first);
 #pragma unroll 1
-        for (int i = 0; i < S::stages - 1; i++) ring.load();
-      });
-      if (staged < 0) beside.store();
-      staged = now.place;
-      __syncthreads();
-    }
-    product.clear();
-#pragma unroll 1
-    for (int slot = first; slot < last; slot++) {
-      int next = slot + 1;
-      if (next == last) {
-        next = first;
-        now.advance(p);
-        if (now.exists()) beside.begin(now);
-      }
-      if (now.exists()) beside.load(next);
-      const int at = ring.wait();
-      const auto step = [&](auto shared_units) {
-        product.template step<decltype(shared_units)::value, 1>(shared, at + word, x_of_lane + slot * (2 * S::slot_k),
-                                                                p.at.x_pitch, powers + slot * S::tile_m + 2 * t,
-                                                                factors);
-      };
-      if (p.shared == long_group) step(std::integral_constant<int, long_group>());
-      else step(std::integral_constant<int, 1>());
-      __syncwarp();  // all lanes have read the slot and the factors
-      ring.advance();
-      ring.load();
+      for (int i = 0; i < S::stages - 1; i++) ring.load();
       beside.store();
-      __syncwarp();
-    }
-    float* const parts = sums + parity * warps * (S::sums_bytes / 4);
-    product.put(parts + warp * (S::sums_bytes / 4));
+    });
     __syncthreads();
-    finish<S>(args, p, results, places[turn], tile, n0, parts, warps);
-    parity ^= 1;
+#pragma unroll 1
+    while (now.exists() && now.place == place) {
+      const int n0 = now.first_row(p, 0);
+      product.clear();
+#pragma unroll 1
+      for (int slot = first; slot < last; slot++) {
+        int next = slot + 1;
+        if (next == last) {
+          next = first;
+          now.advance(p, warp);
+          if (now.exists()) beside.begin(now);
+        }
+        if (now.exists()) beside.load(next);
+        const int at = ring.wait();
+        const auto step = [&](auto shared_units) {
+          product.template step<decltype(shared_units)::value, 1>(shared, at + word, x_of_lane + slot * (2 * S::slot_k),
+                                                                  p.at.x_pitch, powers + slot * S::tile_m + 2 * t,
+                                                                  factors);
+        };
+        if (p.shared == long_group) step(std::integral_constant<int, long_group>());
+        else step(std::integral_constant<int, 1>());
+        __syncwarp();  // all lanes have read the slot and the factors
+        ring.advance();
+        ring.load();
+        beside.store();
+        __syncwarp();
+      }
+      // The sums of two items, so that a warp may go on before the others have added.
+      float* const parts = sums + parity * of_team * (S::sums_bytes / 4);
+      product.put(parts + k_part * (S::sums_bytes / 4));
+      if (of_team > 1) bar_sync(1 + team, threads);
+      else __syncwarp();
+      finish<S>(args, p, results, places, tile, n0, parts, of_team, 32 * k_part + lane, threads);
+      parity ^= 1;
+    }
+    __syncthreads();
   }
 }
 
@@ -131,7 +137,7 @@ template <class S>
 __device__ __forceinline__ void many_rows(const tg_gemm_args& args, const NarrowPlace& p, const Results& results,
                                           const typename S::List& list, uint8_t* shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, slots = p.at.slots;
-  Cursor<S> now(list, p, blockIdx.x, list.total());
+  Cursor<S> now(list);
   Ring<S> ring(args, p, now, uint32_t(__cvta_generic_to_shared(shared)), warp, 0, slots);
   Beside<S> beside(args, p, shared, warp);
   uint8_t* const x = shared + p.at.x_at;
@@ -146,7 +152,7 @@ __device__ __forceinline__ void many_rows(const tg_gemm_args& args, const Narrow
 #pragma unroll 1
   while (now.exists()) {
     const GroupedTile tile = now.tile;
-    const int n0 = now.first_row(0);
+    const int n0 = now.first_row(p, 0);
     Chunks<S> rows(args, p, tile);
     fill_places(p, tile, places);
     rows.load(0);
@@ -167,7 +173,7 @@ __device__ __forceinline__ void many_rows(const tg_gemm_args& args, const Narrow
       int next = slot + 1;
       if (next == slots) {
         next = 0;
-        now.advance(p);
+        now.advance(p, warp);
         if (now.exists()) beside.begin(now);
       }
       if (now.exists()) beside.load(next);
@@ -199,7 +205,7 @@ __device__ __forceinline__ void many_rows(const tg_gemm_args& args, const Narrow
     }
     product.put(sums + rows_of_warp * warp);
     __syncthreads();
-    finish<S>(args, p, results, places, tile, n0, sums, 1);
+    finish<S>(args, p, results, places, tile, n0, sums, 1, threadIdx.x, blockDim.x);
     __syncthreads();
   }
 }

@@ -23,6 +23,18 @@ inline int bytes_of_factor(const tg_scale& scale) {
   return !scale.ptr || scale.format == TG_F32 ? 4 : scale.format == TG_F16 || scale.format == TG_BF16 ? 2 : 1;
 }
 
+// The logarithm of the warps that share K: a block has some items, and the one of its teams with most of them ends
+// last. An item takes the time of two slots beside its own.
+inline int log_team_for(int slots, int64_t items) {
+  int best = 0;
+  int64_t least = INT64_MAX;
+  for (int log = 0; 1 << log <= most_warps && 1 << log <= slots; log++) {
+    const int64_t time = ceil_div(items, most_warps >> log) * (ceil_div(slots, 1 << log) + 2);
+    if (time < least) best = log, least = time;
+  }
+  return best;
+}
+
 template <int ARCH, class S>
 tg_status run(const tg_gemm_args& args) {
   const int64_t entries = std::min(args.groups.count, args.m), n_tiles = ceil_div(args.n, S::tile_n);
@@ -34,6 +46,9 @@ tg_status run(const tg_gemm_args& args) {
   if (layout.bytes > room) return TG_UNSUPPORTED;
   const auto kernel = narrow_grouped_gemm<S>;
   if (const cudaError_t error = allow_shared_memory<S>(kernel, room)) return cuda_status(error);
+  // 16 warps have the registers of a multiprocessor.
+  const int blocks = std::min(bytes_of_multiprocessor(ARCH) / (layout.bytes + 1024), 16 / most_warps);
+  const int64_t grid = std::min<int64_t>(int64_t(args.sm_count) * blocks, most);
   const tg_scale& scale = args.b_scale;
   const bool of_all = !scale.ptr || scale.rows >= args.k;
   const int64_t columns = scale.ptr && scale.columns < args.n ? scale.columns : args.n;
@@ -50,14 +65,12 @@ tg_status run(const tg_gemm_args& args) {
                           int(n_tiles),
                           int(entries),
                           int(S::packed ? ceil_div(args.k, 32) * 16 : args.k),
+                          log_team_for(layout.slots, ceil_div(entries * n_tiles, grid)),
                           int(ceil_div(args.k, unit_k)),
                           of_all || scale.rows % (long_group * unit_k) == 0 ? long_group : 1,
                           bytes_of_factor(scale),
                           of_all ? 0 : int(scale.row_stride)};
-  // 16 warps have the registers of a multiprocessor.
-  const int blocks = std::min(bytes_of_multiprocessor(ARCH) / (layout.bytes + 1024), 16 / layout.warps);
-  const int64_t grid = std::min<int64_t>(int64_t(args.sm_count) * blocks, most);
-  const Launch launch(args, dim3(unsigned(grid)), dim3(32 * layout.warps), layout.bytes);
+  const Launch launch(args, dim3(unsigned(grid)), dim3(32 * most_warps), layout.bytes);
   return launch(kernel, args, place, Results(args));
 }
 

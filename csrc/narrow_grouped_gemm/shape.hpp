@@ -15,7 +15,7 @@ constexpr int most_groups = 2000, most_entries = 1023;
 constexpr int unit_k = 32, long_group = 4;            // numbers; units
 constexpr int rows_of_warp = 16, row_bytes = 128;     // of a slot
 constexpr int slot_bytes = rows_of_warp * row_bytes;  // of a warp
-constexpr int most_warps = 8;
+constexpr int most_warps = 8;                         // of a block
 
 // narrow::Half as narrow::Codes are.
 template <tg_format CODES>
@@ -35,8 +35,8 @@ struct PlainCodes : narrow::Codes<CODES, __half> {
 
 // What the kernel knows when it is compiled. `TILES`: of eight rows of A.
 //
-// few, a single tile: the warps of a block have parts of K of the same 16 rows of W, and all of A's rows lie in shared
-// memory. Otherwise each warp has 16 rows of W, and A comes in chunks.
+// few, a single tile: all of A's rows lie in shared memory, and a team of warps shares K of 16 rows of W. Otherwise
+// each warp has 16 rows of W and all of K, and A comes in chunks.
 template <tg_format CODES, int TILES>
 struct NarrowShape {
   // Numbers in f16 are those of the codes times `Codes::factor`.
@@ -68,16 +68,13 @@ struct Places {
 // Where everything lies in shared memory: a ring for each warp, A, its powers, factors, sums, the places of two tiles,
 // and the list of groups.
 struct NarrowLayout {
-  int warps, slots, x_pitch;
+  int slots, x_pitch;
   int x_at, powers_at, beside_at, sums_at, places_at, list_at, bytes;
 };
 
-// Warps that share K of few rows: each has two slots, or more.
-constexpr int warps_along_k(int64_t slots) { return slots > 2 * most_warps ? most_warps : int((slots + 1) / 2); }
-
 template <class S>
 NarrowLayout layout_of(int64_t k, int64_t entries) {
-  const int64_t slots = ceil_div(k, S::slot_k), warps = S::few ? warps_along_k(slots) : most_warps;
+  const int64_t slots = ceil_div(k, S::slot_k), warps = most_warps;
   const int64_t x_pitch = S::few ? slots * S::slot_k * 2 : S::chunk_pitch, chunks = S::few ? slots : 2;
   const int64_t x_at = warps * S::stages * slot_bytes,
                 x_bytes = S::few ? S::tile_m * x_pitch : std::max(2 * S::chunk_bytes, S::sums_bytes),
@@ -86,8 +83,8 @@ NarrowLayout layout_of(int64_t k, int64_t entries) {
                 places_at = S::few ? sums_at + 2 * warps * S::sums_bytes : behind,
                 list_at = places_at + 2 * int64_t(sizeof(Places<S>)), bytes = list_at + S::List::bytes(int(entries));
   const auto small = [](int64_t x) { return int(x < INT_MAX ? x : INT_MAX); };
-  return {int(warps),       small(slots),   small(x_pitch),   int(x_at),      small(powers_at),
-          small(beside_at), small(sums_at), small(places_at), small(list_at), small(bytes)};
+  return {small(slots),   small(x_pitch),   int(x_at),      small(powers_at), small(beside_at),
+          small(sums_at), small(places_at), small(list_at), small(bytes)};
 }
 
 // What a launch knows.
@@ -101,6 +98,7 @@ struct NarrowPlace {
   Divisor by_pieces;        // pieces of 16 numbers of a row of A, in shared memory
   int64_t w_row, w_matrix;  // bytes
   int n_tiles, entries, bytes_of_k;
+  int log_team;                    // of the warps that share K, few rows
   int units_of_k, shared;          // units of K, and how many share a factor: one or four
   int factor_bytes, group_stride;  // of a factor; from a group's factors to the next one's
 };

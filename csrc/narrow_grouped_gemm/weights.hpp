@@ -6,39 +6,50 @@
 namespace tilegemm {
 namespace {
 
-// A place in the items that a block goes through: tiles of A's rows times tiles of W. Few rows: items [item, end).
-// Otherwise every gridDim.x-th.
+// A place in the items that a warp goes through: tiles of A's rows times rows of W. Few rows: a block has items [item,
+// end), those of a tile in a row; the block's teams take them in turns. Otherwise every gridDim.x-th is the block's.
 template <class S>
 struct Cursor {
   typename S::List list;
-  int item, end, place, n;  // place: of the tile of rows in the list, few rows; n: the tile of W
+  int item, end, place, behind;  // place: of the tile of rows in the list; behind: the first item of the next tile
   GroupedTile tile;
 
-  __device__ Cursor(const typename S::List& of, const NarrowPlace& p, int first, int end_item)
-      : list(of), item(first), end(end_item), place(0), n(0), tile{} {
-    if (!exists()) return;
-    if constexpr (S::few) place = p.by_n.quotient(item), n = item - place * p.n_tiles;
+  // Few rows.
+  __device__ Cursor(const typename S::List& of, const NarrowPlace& p, int first, int end_item, int team)
+      : list(of), item(first), end(end_item), place(0), behind(0), tile{} {
+    if (first >= end) return;
+    place = p.by_n.quotient(first), behind = min(end, (place + 1) * p.n_tiles), item = first + team;
+    skip(p, team);
+    find();
+  }
+  __device__ explicit Cursor(const typename S::List& of)
+      : list(of), item(blockIdx.x), end(list.total()), place(0), behind(0), tile{} {
     find();
   }
 
   __device__ __forceinline__ bool exists() const { return item < end; }
-  __device__ __forceinline__ void find() {
-    tile = list.tile(S::few ? place : item);
-    if constexpr (!S::few) n = tile.n;
-  }
-  __device__ __forceinline__ void advance(const NarrowPlace& p) {
+  __device__ __forceinline__ void advance(const NarrowPlace& p, int warp) {
     if constexpr (S::few) {
-      item++;
-      if (++n < p.n_tiles) return;
-      n = 0, place++;
+      item += most_warps >> p.log_team;
+      if (item < behind) return;
+      skip(p, warp >> p.log_team);
     } else {
       item += gridDim.x;
     }
-    if (exists()) find();
+    find();
   }
   // The warp's first row of W.
-  __device__ __forceinline__ int first_row(int warp) const {
-    return n * S::tile_n + (S::few ? 0 : rows_of_warp * warp);
+  __device__ __forceinline__ int first_row(const NarrowPlace& p, int warp) const {
+    return S::few ? (item - place * p.n_tiles) * S::tile_n : tile.n * S::tile_n + rows_of_warp * warp;
+  }
+
+ private:
+  __device__ __forceinline__ void skip(const NarrowPlace& p, int team) {
+    while (item >= behind && behind < end) place++, item = behind + team, behind = min(end, behind + p.n_tiles);
+    if (item >= behind) item = end;
+  }
+  __device__ __forceinline__ void find() {
+    if (exists()) tile = list.tile(S::few ? place : item);
   }
 };
 
@@ -57,7 +68,7 @@ class Ring {
 
   __device__ __forceinline__ void begin() {
     if (!at_.exists()) return;
-    const int row = at_.first_row(warp_) + int(threadIdx.x) % 32 / 8, k = first_ * row_bytes + threadIdx.x % 8 * 16;
+    const int row = at_.first_row(p_, warp_) + int(threadIdx.x) % 32 / 8, k = first_ * row_bytes + threadIdx.x % 8 * 16;
     from_ = static_cast<const uint8_t*>(args_.b.ptr) + at_.tile.group * p_.w_matrix + row * p_.w_row + k;
     left_ = p_.bytes_of_k - k, rows_ = int(args_.n) - row, slots_ = last_ - first_;
   }
@@ -83,7 +94,7 @@ class Ring {
                       evict_first);
       from_ += row_bytes, left_ -= row_bytes;
       if (--slots_ == 0) {
-        at_.advance(p_);
+        at_.advance(p_, warp_);
         begin();
       }
     }
@@ -130,7 +141,7 @@ class Beside {
 
   __device__ __forceinline__ void begin(const Cursor<S>& at) {
     const tg_scale& scale = args_.b_scale;
-    const int n = min(at.first_row(warp_) + int(threadIdx.x) % 16, int(args_.n) - 1);
+    const int n = min(at.first_row(p_, warp_) + int(threadIdx.x) % 16, int(args_.n) - 1);
     const int64_t row = at.tile.group * scale.batch_stride[1] + p_.by_columns.quotient(n) * scale.col_stride;
     of_row_ = scale.ptr ? static_cast<const uint8_t*>(scale.ptr) + row * p_.factor_bytes
                         : reinterpret_cast<const uint8_t*>(&no_factor);
