@@ -23,13 +23,13 @@ inline int bytes_of_factor(const tg_scale& scale) {
   return !scale.ptr || scale.format == TG_F32 ? 4 : scale.format == TG_F16 || scale.format == TG_BF16 ? 2 : 1;
 }
 
-// The logarithm of the warps that share K: a block has some items, and the one of its teams with most of them ends
-// last. An item takes the time of two slots beside its own.
+// The logarithm of the warps that share K. A block has some items, and the one of its teams with most of them ends
+// last; an item takes the time of half a slot beside its own.
 inline int log_team_for(int slots, int64_t items) {
   int best = 0;
   int64_t least = INT64_MAX;
   for (int log = 0; 1 << log <= most_warps && 1 << log <= slots; log++) {
-    const int64_t time = ceil_div(items, most_warps >> log) * (ceil_div(slots, 1 << log) + 2);
+    const int64_t time = ceil_div(items, most_warps >> log) * (2 * ceil_div(slots, 1 << log) + 1);
     if (time < least) best = log, least = time;
   }
   return best;
@@ -65,11 +65,13 @@ tg_status run(const tg_gemm_args& args) {
                           int(n_tiles),
                           int(entries),
                           int(S::packed ? ceil_div(args.k, 32) * 16 : args.k),
-                          log_team_for(layout.slots, ceil_div(entries * n_tiles, grid)),
+                          // Some of the groups that may have rows have none.
+                          log_team_for(layout.slots, ceil_div(entries * n_tiles * 3, grid * 4)),
                           int(ceil_div(args.k, unit_k)),
                           of_all || scale.rows % (long_group * unit_k) == 0 ? long_group : 1,
                           bytes_of_factor(scale),
-                          of_all ? 0 : int(scale.row_stride)};
+                          of_all ? 0 : scale.row_stride * bytes_of_factor(scale),
+                          of_all ? 0 : scale.row_stride};
   const Launch launch(args, dim3(unsigned(grid)), dim3(32 * most_warps), layout.bytes);
   return launch(kernel, args, place, Results(args));
 }

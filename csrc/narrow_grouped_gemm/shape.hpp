@@ -47,7 +47,7 @@ struct NarrowShape {
   static constexpr bool has_zeros = CODES == TG_U4 || CODES == TG_U8;
   static constexpr int slot_k = packed ? 256 : 128, units = slot_k / unit_k;
   static constexpr int warps_n = few ? 1 : most_warps, tile_n = rows_of_warp * warps_n;
-  static constexpr int stages = few ? 4 : 3;  // of a warp's ring
+  static constexpr int stages = 3;  // of a warp's ring
   // Numbers of K of a chunk of A, which have a power of two for each row. Many rows: there are two chunks.
   static constexpr int chunk_k = few ? slot_k : 128, chunk_pitch = chunk_k * 2, chunk_bytes = tile_m * chunk_pitch;
   static constexpr int units_of_chunk = chunk_k / unit_k, chunks_of_slot = units / units_of_chunk;
@@ -98,9 +98,10 @@ struct NarrowPlace {
   Divisor by_pieces;        // pieces of 16 numbers of a row of A, in shared memory
   int64_t w_row, w_matrix;  // bytes
   int n_tiles, entries, bytes_of_k;
-  int log_team;                    // of the warps that share K, few rows
-  int units_of_k, shared;          // units of K, and how many share a factor: one or four
-  int factor_bytes, group_stride;  // of a factor; from a group's factors to the next one's
+  int log_team;                         // of the warps that share K, few rows
+  int units_of_k, shared;               // units of K, and how many share a factor: one or four
+  int factor_bytes;                     // of a factor
+  int64_t group_bytes, group_of_zeros;  // from a group's factors to the next one's, and from its zeros
 };
 
 }  // namespace

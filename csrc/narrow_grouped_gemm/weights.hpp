@@ -154,8 +154,8 @@ class Beside {
       if (2 * i * p_.shared >= S::units) break;
       const int unit = slot * S::units + first_unit(i);
       const bool exists = first_unit(i) < S::units && unit < p_.units_of_k;
-      const int64_t at = int64_t(p_.by_group.quotient(unit)) * p_.group_stride;
-      const uint8_t* const from = of_row_ + at * p_.factor_bytes;
+      const int group = p_.by_group.quotient(unit);
+      const uint8_t* const from = of_row_ + group * p_.group_bytes;
       bits_[i] = 0;
       if (exists) {
         switch (p_.factor_bytes) {
@@ -165,7 +165,8 @@ class Beside {
         }
       }
       if constexpr (S::has_zeros)
-        zeros_[i] = exists && zeros_of_row_ ? zeros_of_row_[at] : uint32_t(narrow::usual_zero(S::codes));
+        zeros_[i] =
+            exists && zeros_of_row_ ? zeros_of_row_[group * p_.group_of_zeros] : uint32_t(narrow::usual_zero(S::codes));
     }
   }
 

@@ -14,10 +14,11 @@ const MOST_GROUPS: usize = 2000;
 const MOST_WITH_ROWS: usize = 1023;
 /// Numbers of K that share a factor at least.
 const UNIT: u32 = 32;
-/// Rows of A of an instruction, rows of W of a warp, and warps of a block.
+/// Rows of A of an instruction, rows of W of a warp, warps of a block, and slots of a warp's ring.
 const FRAGMENT: usize = 8;
 const ROWS_OF_WARP: usize = 16;
-const MOST_WARPS: usize = 8;
+const WARPS: usize = 8;
+const STAGES: usize = 3;
 /// Bytes of a row of W in a slot of a warp's ring.
 const SLOT_BYTES: usize = 128;
 /// Numbers of K of a row of A in shared memory, of many rows.
@@ -52,11 +53,6 @@ fn bits(kernel: &KernelDesc) -> usize {
     kernel.types.b.bits() as usize
 }
 
-/// Warps that share so many slots of K.
-fn warps_along_k(slots: usize) -> usize {
-    slots.div_ceil(2).min(MOST_WARPS)
-}
-
 /// Shared memory of a block: rings, rows of A and their powers, factors and zeros, sums, the rows of two tiles, and the list of groups.
 fn shared_bytes(kernel: &KernelDesc, k: usize, entries: usize) -> usize {
     let (most, of_slot) = (kernel.tile[0] as usize, SLOT_BYTES * 8 / bits(kernel));
@@ -64,14 +60,14 @@ fn shared_bytes(kernel: &KernelDesc, k: usize, entries: usize) -> usize {
     let zeros = if kernel.types.b.has_zero() { 2 } else { 1 };
     let beside = of_slot / UNIT as usize * ROWS_OF_WARP * 4 * zeros;
     let sums = |columns: usize| most * (columns + 4) * 4;
-    let of_warp = |stages: usize| stages * ROWS_OF_WARP * SLOT_BYTES + beside;
+    let of_warp = STAGES * ROWS_OF_WARP * SLOT_BYTES + beside;
     let rest = 2 * most * 8 + (entries + 1) * ENTRY_BYTES;
     if is_of_few(kernel) {
         let of_x = slots.saturating_mul(most * (of_slot * 2 + 4));
-        return warps_along_k(slots) * (of_warp(4) + 2 * sums(ROWS_OF_WARP)) + of_x + rest;
+        return WARPS * (of_warp + 2 * sums(ROWS_OF_WARP)) + of_x + rest;
     }
-    let of_x = (2 * most * CHUNK * 2).max(sums(ROWS_OF_WARP * MOST_WARPS)) + 2 * most * 4;
-    MOST_WARPS * of_warp(3) + of_x + rest
+    let of_x = (2 * most * CHUNK * 2).max(sums(ROWS_OF_WARP * WARPS)) + 2 * most * 4;
+    WARPS * of_warp + of_x + rest
 }
 
 /// What a block of the cards that run the code of the kernel's arch has.

@@ -298,7 +298,7 @@ fn groups_of_narrow_weights() -> Vec<Edge> {
         edge(many, u4(128).with(|p| p.d.row_stride = 75), misaligned(u4(128), |p| &mut p.b, 8)),
         edge(few, fp8(1036).with(|p| p.b.col_stride = 1040), fp8(1034).with(|p| p.b.col_stride = 1040)),
         // Shared memory has room for eight rows of A.
-        edge(few, fp8(9472), fp8(9476)),
+        edge(few, fp8(10496), fp8(10500)),
         edge(mx, f4(Format::F8E8M0, 32), f4(Format::F8E4M3, 16)),
         edge(mx, f4(F16, 64), f4(F16, 64).with(|p| p.groups = Some(Groups::new(2001)))),
         edge(many, far((1 << 31) - 1), far(1 << 31)),
