@@ -120,8 +120,9 @@ impl Family for NarrowGroupedGemm {
         room(kernel) as u32
     }
 
+    /// M decides how many warps share K of few rows.
     fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
-        Some(SumOrder::Row { kernel: kernel.name, config: *config })
+        (!is_of_few(kernel)).then(|| SumOrder::Row { kernel: kernel.name, config: *config })
     }
 
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
