@@ -9,6 +9,7 @@ mod cases;
 mod family;
 mod features;
 mod limits;
+mod out;
 mod sass;
 
 use cases::Cases;
@@ -16,6 +17,7 @@ use family::Family;
 pub use family::{Language, Role};
 pub use features::features;
 use limits::Limits;
+use out::Out;
 
 /// With `a` for the very compute capability, with `f` for all compute capabilities of the family: 10.0 and 10.3 for `sm100f`.
 const ARCHS: [&str; 9] = ["sm80", "sm89", "sm90", "sm90a", "sm100", "sm100a", "sm100f", "sm120", "sm120a"];
@@ -47,8 +49,8 @@ struct Row {
     /// B, where B has another format than A: blocks of GGUF, or narrow weights. Each makes a kernel.
     #[serde(default)]
     b: Vec<String>,
-    /// C, the bias and D: f32 of 16-bit operands; f16, bf16 or f32 of f8e4m3 and i8, which have no results of their own.
-    out: Option<String>,
+    /// C, the bias and D: f32 of 16-bit operands; f16, bf16 or f32 of f8e4m3 and i8, which have no results of their own. Of a list each makes a kernel: `own` is A's.
+    out: Option<Out>,
     /// How f32 is multiplied: tf32, or bf16x6 (three bf16 parts, six products). f8e4m3: fast_accum (the tensor cores' sums). Absent: in the dtype itself.
     #[serde(default = "native")]
     math: String,
@@ -273,10 +275,10 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
     let archs = chosen.iter().map(|arch| (arch, head.role)).chain(row.by_name.iter().map(|arch| (arch, Role::ByName)));
     let mut kernels = Vec::new();
     for (index, (arch, role)) in archs.enumerate() {
-        for (dtype, b) in operands(&row) {
+        for ((dtype, b), out) in operands(&row).flat_map(|of| row.outs(of.0).into_iter().map(move |out| (of, out))) {
             for layout in &row.layout {
                 kernels.push(Kernel {
-                    name: name(family, &row, arch, [dtype, b], layout),
+                    name: name(family, &row, arch, [dtype, b], out, layout),
                     family: family.into(),
                     role,
                     language: head.language,
@@ -285,7 +287,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     arch: arch.clone(),
                     dtype: dtype.clone(),
                     b: b.clone(),
-                    out: row.out.as_ref().unwrap_or(dtype).clone(),
+                    out: out.unwrap_or(dtype).clone(),
                     math: row.math.clone(),
                     layout: layout.clone(),
                     tile: row.tile,
@@ -329,14 +331,14 @@ fn align_of(row: &Row, b: &str) -> u32 {
 }
 
 /// family [arch] dtype [b] [out] [math] layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
-fn name(family: &str, row: &Row, arch: &str, [dtype, b]: [&String; 2], layout: &str) -> String {
+fn name(family: &str, row: &Row, arch: &str, [dtype, b]: [&String; 2], out: Option<&String>, layout: &str) -> String {
     let mut parts = vec![family.to_string()];
     if !family.starts_with(arch.trim_end_matches(['a', 'f'])) {
         parts.push(arch.into());
     }
     parts.push(dtype.clone());
     parts.extend((b != dtype).then(|| b.clone()));
-    parts.extend(row.out.clone());
+    parts.extend(out.cloned());
     if row.math != "native" && !family.contains(&row.math) {
         parts.push(row.math.clone());
     }
@@ -366,7 +368,7 @@ fn check(row: &Row) -> Result<(), String> {
     if !row.b.is_empty() {
         one_of("b", &row.b, &OTHERS_OF_B)?;
     }
-    row.dtype.iter().try_for_each(|dtype| check_out(dtype, row.out.as_deref()))?;
+    row.check_outs()?;
     one_of("math", std::slice::from_ref(&row.math), &MATHS)?;
     one_of("layout", &row.layout, &LAYOUTS)?;
     one_of("schedule", std::slice::from_ref(&row.schedule), &SCHEDULES)?;
@@ -389,15 +391,6 @@ fn check(row: &Row) -> Result<(), String> {
         return Err(format!("field `cluster` is {:?}; expected [M, N] with 1 to 8 blocks", row.cluster));
     }
     Ok(())
-}
-
-/// Whether operands of `dtype` have results in this format.
-fn check_out(dtype: &str, out: Option<&str>) -> Result<(), String> {
-    match (dtype_bytes(dtype), out) {
-        (1, Some("f16" | "bf16" | "f32")) | (2, Some("f32")) | (2.., None) => Ok(()),
-        (1, _) => Err(format!("field `out`: {dtype} has results in \"f16\", \"bf16\" or \"f32\"; name one")),
-        _ => Err("field `out`: expected \"f32\", for 16-bit operands; remove it".into()),
-    }
 }
 
 fn one_of(field: &str, values: &[String], allowed: &[&str]) -> Result<(), String> {

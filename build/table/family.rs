@@ -152,7 +152,7 @@ impl Family {
                 return Err(format!("field `{field}`: {name} {verb} {allowed:?}"));
             }
         }
-        if let Some(out) = row.out.as_ref().filter(|out| !self.out.contains(out)) {
+        if let Some(out) = row.named_outs().find(|out| !self.out.contains(out)) {
             return Err(match self.out.is_empty() {
                 true => format!("field `out` is {out}; {name} stores D in the type of A and B; remove it"),
                 false => format!("field `out` is {out}; {name} has {}", self.out.join(" or ")),

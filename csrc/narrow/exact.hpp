@@ -28,22 +28,25 @@ __device__ __forceinline__ bool any_word(const void* from, int64_t bytes, const 
   return __any_sync(~0u, bad);
 }
 
-// Row m of A times column n of B over k in [begin, end), in f32. A NaN ends it. For whole warps, with the same row and
-// column. `begin` is a multiple of 16.
+// Row m of A times column n of B, of the matrix of a group of rows, over k in [begin, end), in f32. A NaN ends it. For
+// whole warps, with the same row and column. `begin` is a multiple of 16.
 template <tg_format F, class T>
-__device__ __noinline__ float once_more(const tg_gemm_args& args, int64_t m, int64_t n, int64_t begin, int64_t end) {
+__device__ __noinline__ float once_more(const tg_gemm_args& args, int64_t m, int64_t n, int64_t begin, int64_t end,
+                                        int64_t matrix = 0) {
   const T* const x = static_cast<const T*>(args.a.ptr) + m * args.a.row_stride;
   const auto is_nan = [](uint32_t word, int b) {
+    if constexpr (sizeof(T) == 4) return b == 0 && (word & 0x7fffffff) > 0x7f800000;
     constexpr uint32_t infinity = std::is_same_v<T, __half> ? 0x7c00 : 0x7f80;
     return b % 2 == 0 && (word >> (8 * b) & 0x7fff) > infinity;
   };
-  if (any_word(x + begin, (end - begin) * 2, is_nan)) return NAN;
+  if (any_word(x + begin, (end - begin) * int64_t(sizeof(T)), is_nan)) return NAN;
   if constexpr (F == TG_F8E4M3) {
     const auto is_nan_code = [](uint32_t word, int b) { return (word >> (8 * b) & 0x7f) == 0x7f; };
-    const uint8_t* const row = static_cast<const uint8_t*>(args.b.ptr) + n * args.b.col_stride;
+    const uint8_t* const row =
+        static_cast<const uint8_t*>(args.b.ptr) + matrix * args.b.batch_stride[1] + n * args.b.col_stride;
     if (any_word(row + begin, end - begin, is_nan_code)) return NAN;
   }
-  const Column column(args, 0, 0, n);
+  const Column column(args, 0, matrix, n);
   float sum = 0.0f;
 #pragma unroll 1
   for (int64_t from = begin; from < end; from += 512) {

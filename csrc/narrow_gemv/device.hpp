@@ -2,10 +2,10 @@
 // part of the block's part. A warp goes through its part of K, and through one group of rows after the other, without
 // waiting for the other warps. The block that owns a row of W adds the parts in order.
 #pragma once
+#include "narrow/results.hpp"
 #include "narrow_gemv/activations.hpp"
 #include "narrow_gemv/exact.hpp"
 #include "narrow_gemv/product.hpp"
-#include "narrow_gemv/results.hpp"
 #include "narrow_gemv/scales.hpp"
 
 namespace tilegemm {

@@ -19,6 +19,7 @@ mod gguf_gemv;
 mod gguf_grouped_gemv;
 pub(crate) mod model;
 mod narrow_gemv;
+mod narrow_grouped_gemm;
 mod outer;
 mod reference;
 mod simt_gemm;

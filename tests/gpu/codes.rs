@@ -152,9 +152,9 @@ impl Weights {
         rows.map(|[code, factor]| code as f32 * factor as f32).collect()
     }
 
-    /// The numbers of row `j` without a rounding.
-    pub fn exact_row(&self, problem: &Problem, j: usize) -> Vec<f64> {
-        (0..problem.k).map(|k| self.parts(problem, 0, j, k)).map(|[code, factor]| code * factor).collect()
+    /// The numbers of row `j` of a matrix without a rounding.
+    pub fn exact_row(&self, problem: &Problem, inner: usize, j: usize) -> Vec<f64> {
+        (0..problem.k).map(|k| self.parts(problem, inner, j, k)).map(|[code, factor]| code * factor).collect()
     }
 }
 

@@ -296,7 +296,7 @@ fn run<T: Element, Out: Element>(
         }
         // Parts of such sums may be beyond the largest number, and a kernel may multiply sums by a factor where a number of W would be.
         let activations: Vec<f64> = row(i).iter().map(|x| f64::from(*x)).collect();
-        let exact = dot(&activations, &weights.exact_row(&problem, j));
+        let exact = dot(&activations, &weights.exact_row(&problem, 0, j));
         let is_huge = exact.1.is_finite() && exact.1 > 2f64.powi(126);
         if !is_reference && !copied && (fits(got, element(place, exact)) || (is_huge && !got.is_finite())) {
             return Ok(());

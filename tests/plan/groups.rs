@@ -4,7 +4,7 @@ use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
 use candle_tilegemm::kernel::{Rejection, Role};
-use candle_tilegemm::problem::{BiasAxis, Epilogue, Groups};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Groups, Scale};
 use candle_tilegemm::{Format, Layout, Problem};
 
 fn experts(tokens: usize, [n, k]: [usize; 2], [count, top_k]: [usize; 2], format: Format) -> Problem {
@@ -104,6 +104,53 @@ fn experts_with_the_weights_of_a_gguf_file_have_fast_kernels_on_every_card() {
             }
         }
     }
+}
+
+/// Experts of checkpoints in fp8, 4 bits and MXFP4, with activations in f32, f16 and bf16 and a result in f32.
+#[test]
+fn experts_with_narrow_weights_have_fast_kernels() {
+    use Format::{BF16, F16, F32, F4E2M1, F8E4M3, F8E8M0, I8, U4, U8};
+    let narrow = |tokens, [n, k]: [usize; 2], a: Format, b: Format, scale: Scale| {
+        let problem = experts(tokens, [n, k], [128, 8], a).with_weights(b, Some(scale));
+        problem.with(|p| p.d.format = F32)
+    };
+    for card in ["l40s", "h100", "h200", "b200"] {
+        let dispatcher = Dispatcher::hypothetical(DeviceInfo::by_name(card).unwrap());
+        for (sizes, a) in [[1536, 2048], [2048, 768], [5760, 2880]].into_iter().zip([BF16, F32, F16]) {
+            for (b, scale) in [
+                (F8E4M3, Scale::of_blocks(F32, [128, 128], sizes[1])),
+                (F8E4M3, Scale::of_rows(BF16)),
+                (U4, Scale::of_groups(F16, 128, sizes[0]).with_zeros()),
+                (U4, Scale::of_groups(BF16, 32, sizes[0])),
+                (F4E2M1, Scale::of_groups(F8E8M0, 32, sizes[0])),
+                (U8, Scale::of_groups(F16, 128, sizes[0]).with_zeros()),
+                (I8, Scale::of_rows(F32)),
+            ] {
+                for (tokens, rows) in [(1, 8), (8, 8), (2048, 32)] {
+                    let problem = narrow(tokens, sizes, a, b, scale);
+                    let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
+                    let kernel = plan.kernel;
+                    assert_eq!(kernel.family, "narrow_grouped_gemm", "{card}, {problem}: {kernel}");
+                    assert_eq!(kernel.tile[0], rows, "{card}, {problem}: {kernel}");
+                    assert!(plan.without_workspace().is_none(), "{card}, {problem} needs a workspace");
+                    let invariant = dispatcher.plan(&problem, Policy::default().with_batch_invariance(true)).unwrap();
+                    assert_eq!(invariant.kernel.family, "narrow_grouped_gemm", "{card}, {problem}, batch-invariant");
+                }
+            }
+        }
+    }
+    // The kernel of last resort takes NVFP4, and the reason is told.
+    let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+    let problem = narrow(8, [1536, 2048], BF16, F4E2M1, Scale::of_groups(F8E4M3, 16, 1536));
+    assert_eq!(dispatcher.plan(&problem, Policy::default()).unwrap().kernel.role, Role::LastResort);
+    let nvfp4 = problem.canonical().problem;
+    let of_family = KERNELS.iter().filter(|kernel| kernel.family == "narrow_grouped_gemm");
+    let refusals: Vec<_> = of_family
+        .filter(|kernel| kernel.types == nvfp4.types() && kernel.arch.capability == 90)
+        .map(|kernel| kernel.supports(&nvfp4, dispatcher.device()))
+        .collect();
+    let refused = Err(Rejection::Factors { operand: "B", what: "are of parts of K that are no multiples of 32" });
+    assert_eq!(refusals, [refused.clone(), refused]);
 }
 
 /// Matrices of groups are whole blocks, and so is K.

@@ -274,6 +274,37 @@ fn few_rows_of_narrow_weights() -> Vec<Edge> {
     ]
 }
 
+/// Groups of rows times narrow weights: A and B at multiples of 16 bytes, whole pieces of A, groups of 32 numbers and more, results in f32 anywhere.
+fn groups_of_narrow_weights() -> Vec<Edge> {
+    let few = "narrow_grouped_gemm_sm90_f32_f8e4m3_nt_8x16x128_1x1";
+    let many = "narrow_grouped_gemm_sm90_bf16_u4_f32_nt_32x128x128_1x1";
+    let mx = "narrow_grouped_gemm_sm90_f16_f4e2m1_f32_nt_8x16x128_1x1";
+    let of = |a: Format, b: Format, sizes: [usize; 3], scale: Scale| {
+        let problem = Problem::grouped(sizes, Groups::new(3), a).with_weights(b, Some(scale));
+        problem.with(|p| p.d.format = F32)
+    };
+    let groups = |format: Format, group: u32| Scale::of_groups(format, group, 72);
+    let u4 = |group: u32| of(BF16, Format::U4, [64, 72, 1024], groups(F16, group));
+    let fp8 = |k: usize| of(F32, Format::F8E4M3, [64, 72, k], Scale::of_blocks(F32, [128, 128], k));
+    let f4 = |format: Format, group: u32| of(F16, Format::F4E2M1, [64, 72, 1024], groups(format, group));
+    let far = |stride: i64| u4(128).with(|p| p.b.scale.iter_mut().for_each(|scale| scale.row_stride = stride));
+    let zeros = u4(128).with(|p| p.b.scale = p.b.scale.map(Scale::with_zeros));
+    let dense = Problem::narrow([64, 72, 1024], BF16, Format::U4, Some(groups(F16, 128))).with(|p| p.d.format = F32);
+    vec![
+        edge(many, u4(32), u4(48)),
+        edge(many, zeros, dense),
+        edge(many, biased(u4(96)), gated(u4(128))),
+        edge(many, misaligned(u4(128), |p| &mut p.d, 4), misaligned(u4(128), |p| &mut p.a, 8)),
+        edge(many, u4(128).with(|p| p.d.row_stride = 75), misaligned(u4(128), |p| &mut p.b, 8)),
+        edge(few, fp8(1036).with(|p| p.b.col_stride = 1040), fp8(1034).with(|p| p.b.col_stride = 1040)),
+        // Shared memory has room for eight rows of A.
+        edge(few, fp8(10496), fp8(10500)),
+        edge(mx, f4(Format::F8E8M0, 32), f4(Format::F8E4M3, 16)),
+        edge(mx, f4(F16, 64), f4(F16, 64).with(|p| p.groups = Some(Groups::new(2001)))),
+        edge(many, far((1 << 31) - 1), far(1 << 31)),
+    ]
+}
+
 /// TMA reads A and B in lines at multiples of 16 bytes; a kernel's K is the least number that shares a factor.
 fn narrow_tiles() -> Vec<Edge> {
     let u4 = "sm90_narrow_gemm_bf16_u4_nt_16x128x128_1x1";
@@ -374,6 +405,7 @@ fn edges() -> impl Iterator<Item = (&'static KernelDesc, DeviceInfo, Problem, Pr
         gguf_and_groups(),
         narrow_weights(),
         few_rows_of_narrow_weights(),
+        groups_of_narrow_weights(),
         narrow_tiles(),
         eight_bits(),
         f32_and_f64(),
