@@ -1,5 +1,6 @@
 /* The input of bindgen, which no source includes. */
 #pragma once
+#include "experts/pairs.h"
 #include "layer/gather.h"
 #include "layer/layer.h"
 #include "library.h"

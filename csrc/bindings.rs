@@ -224,6 +224,29 @@ unsafe extern "C" {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct tg_pairs {
+    pub x: *const f32,
+    pub d: *mut f32,
+    pub experts: *const u32,
+    pub bias: *const f32,
+    pub scales: *const f32,
+    pub pairs: i64,
+    pub columns: i64,
+    pub count: i32,
+    pub interleaved: i32,
+    pub alpha: f32,
+    pub limit: f32,
+    pub overlap: i32,
+    pub stream: *mut ::std::os::raw::c_void,
+}
+unsafe extern "C" {
+    pub fn tg_bias_pairs(args: *const tg_pairs) -> tg_status;
+}
+unsafe extern "C" {
+    pub fn tg_clamp_pairs(args: *const tg_pairs) -> tg_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct tg_launch {
     pub stream: *mut ::std::os::raw::c_void,
     pub overlap: i32,
@@ -260,6 +283,7 @@ pub struct tg_attention_decode {
     pub cache: tg_cache,
     pub lengths: *const i32,
     pub slots: *const i32,
+    pub sinks: *const f32,
     pub workspace: *mut ::std::os::raw::c_void,
     pub workspace_bytes: i64,
     pub sequences: i32,
@@ -351,6 +375,7 @@ pub struct tg_prefill_args {
     pub o: *mut ::std::os::raw::c_void,
     pub o_row_stride: i64,
     pub o_head_stride: i64,
+    pub sinks: *const f32,
     pub counter: *mut u32,
     pub workspace: *mut ::std::os::raw::c_void,
     pub workspace_bytes: i64,

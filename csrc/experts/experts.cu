@@ -5,6 +5,7 @@
 #include "common/activation.hpp"
 #include "common/launch.hpp"
 #include "common/ptx.hpp"
+#include "experts/pairs.hpp"
 #include "library.h"
 
 namespace tilegemm {
@@ -360,6 +361,11 @@ tg_status tg_gate_rows(tg_format format, const tg_gemm_args* args) {
     default: return TG_UNSUPPORTED;
   }
 }
+
+tg_status tg_bias_pairs(const tg_pairs* args) {
+  return args->bias ? tilegemm::launch_pairs(*args, tilegemm::bias_pairs) : TG_UNSUPPORTED;
+}
+tg_status tg_clamp_pairs(const tg_pairs* args) { return tilegemm::launch_pairs(*args, tilegemm::clamp_pairs); }
 
 tg_status tg_load_experts() { return tilegemm::load_own_module(); }
 

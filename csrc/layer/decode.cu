@@ -19,10 +19,6 @@ template <class C>
 __device__ __forceinline__ const char* q_of(const Decode& a, int sequence, int kv_head) {
   return a.q + 2 * (sequence * a.q_stride + int64_t(kv_head) * a.group * C::head);
 }
-template <class C>
-__device__ __forceinline__ char* out_of(const Decode& a, int sequence, int kv_head) {
-  return a.out + 2 * (sequence * a.out_stride + int64_t(kv_head) * a.group * C::head);
-}
 
 // Goes through the steps of a unit that are the warp's, of which the first one is read already; reads the warp's first
 // step of `next` meanwhile.
@@ -150,7 +146,7 @@ __global__ __launch_bounds__(32 * C::warps, C::blocks) void layer_decode(const _
       const Place<C> place(i, a.lanes);
       const Quad p = whole_of_warps<C>(sums, tops, a.lanes, min(C::warps, steps), i, place.top);
       if (unit.parts == 1) {
-        store_out(out_of<C>(a, unit.sequence, unit.kv_head), a.group, place, p, steps == 0);
+        store_out(a, unit.sequence, unit.kv_head, place, p, steps == 0);
       } else {
         const int at = place.pair_of(i, a.lanes);
         leave_part<C>(a, first_part + unit.part, place.h, at, p);
@@ -185,7 +181,7 @@ __global__ __launch_bounds__(32 * C::warps, C::blocks) void layer_decode(const _
           const Quad p = whole_of(
               unit.parts, [&](int part) { return pair_tops[part * heads + place.top]; },
               [&](int part) { return sum_of_part<C>(a, first_part + part, place.h, at); });
-          store_out(out_of<C>(a, unit.sequence, unit.kv_head), a.group, place, p, false);
+          store_out(a, unit.sequence, unit.kv_head, place, p, false);
         }
       }
     }
@@ -244,7 +240,6 @@ __global__ __launch_bounds__(32 * C::warps, 1) void layer_decode_clustered(const
   }
   if (part < x.parts) w.load_q(q_of<C>(a, sequence, kv_head), a.group, r, c);
   if (x.parts > 1) cluster_arrive_relaxed();  // the blocks that others write to have started
-  char* const out = out_of<C>(a, sequence, kv_head);
   const auto at = uint32_t(__cvta_generic_to_shared(part_sums)),
              tops_at = uint32_t(__cvta_generic_to_shared(part_tops));
   bool all_there = false;
@@ -262,7 +257,7 @@ __global__ __launch_bounds__(32 * C::warps, 1) void layer_decode_clustered(const
       const Place<C> place(i, a.lanes);
       const Quad p = whole_of_warps<C>(sums, tops, a.lanes, min(C::warps, steps), i, place.top);
       if (x.parts == 1) {
-        store_out(out, a.group, place, p, steps == 0);
+        store_out(a, sequence, kv_head, place, p, steps == 0);
       } else {
         store_at(at + 16 * (part * own_quads + (i >> log_size)), i & (size - 1), p.x);
         if (place.pair_of(i, a.lanes) == 0) {
@@ -281,7 +276,7 @@ __global__ __launch_bounds__(32 * C::warps, 1) void layer_decode_clustered(const
     const Quad p = whole_of(
         x.parts, [&](int part) { return part_tops[part * heads + place.top]; },
         [&](int part) { return part_sums[part * own_quads + (i >> log_size)]; });
-    store_out(out, a.group, place, p, false);
+    store_out(a, sequence, kv_head, place, p, false);
   }
 #endif
 }
@@ -429,7 +424,7 @@ extern "C" tg_status tg_attention_decode_launch(const tg_attention_decode* args,
   a.q = static_cast<const char*>(x.q), a.out = static_cast<char*>(x.out);
   a.k = static_cast<const char*>(y.k), a.v = static_cast<const char*>(y.v);
   a.k_scale = y.k_scale, a.v_scale = y.v_scale;
-  a.lengths = x.lengths, a.slots = x.slots;
+  a.lengths = x.lengths, a.slots = x.slots, a.sinks = x.sinks;
   a.group = x.heads / y.kv_heads, a.shares = 1;
   if (y.head == 256) {
     while (a.group > 8 || x.heads / y.kv_heads % a.group) a.group--;

@@ -30,9 +30,10 @@ struct Decode {
   char* out;
   const float *k_scale, *v_scale;
   const int32_t *lengths, *slots;
-  float2* part_sums;  // [sequence][kv_head][part][group][pair of dims]
-  float2* part_tops;  // [sequence][kv_head][part][group]: maximum in powers of two, sum
-  unsigned* arrived;  // [sequence][kv_head]
+  const float* sinks;  // [query head], or null
+  float2* part_sums;   // [sequence][kv_head][part][group][pair of dims]
+  float2* part_tops;   // [sequence][kv_head][part][group]: maximum in powers of two, sum
+  unsigned* arrived;   // [sequence][kv_head]
   int64_t q_stride, out_stride, slot_stride, head_stride, row_stride, scale_slot_stride, scale_head_stride;
   Divisor by_half{1}, by_all{1}, by_kv_heads{1};  // by 64 times max_parts / 2, 64 times max_parts, kv_heads
   int sequences, kv_heads, shares, group, lanes, slots_count, capacity, window, min_part, max_parts;
@@ -430,14 +431,32 @@ __device__ __forceinline__ Quad whole_of(int count, Top top_of, Four numbers_of)
   return sum;
 }
 
-// `out`: of the kv head's first query head.
+// The sum of the weights of a query head, with that of its sink. Weights are as soften() has them: over the maximum
+// `top` in powers of two, or over 1 where no row counts, and times 2^bias.
 template <class C>
-__device__ inline void store_out(char* out, int group, const Place<C>& place, const Quad& p, bool empty) {
+__device__ inline float sum_with_sink(const float* sinks, int head, float top, float sum) {
+  if (!sinks) return sum;
+  const float base = top == -INFINITY ? 0 : top;
+  return sum + exp2_approximate(fmaf(__ldg(sinks + head), 1.4426950408889634f, C::bias - base));
+}
+
+// The result for a kv head, whose first query head is kv_head * group.
+template <class C>
+__device__ inline void store_out(const Decode& a, int sequence, int kv_head, const Place<C>& place, const Quad& p,
+                                 bool empty) {
   using T = typename C::T;
-  const float factor = C::fp8 ? fp8_rest : 1, weights[2] = {empty ? 1 : p.top.y, empty ? 1 : p.top.w};
-  uint32_t* const to = reinterpret_cast<uint32_t*>(out + 2 * (place.h * C::head + place.dim));
-  if (place.h < group) to[0] = pack<T>(p.x.x * factor / weights[0], p.x.z * factor / weights[0]);
-  if (place.h + 1 < group) to[C::head / 2] = pack<T>(p.x.y * factor / weights[1], p.x.w * factor / weights[1]);
+  const float factor = C::fp8 ? fp8_rest : 1;
+  const int head = kv_head * a.group + place.h;
+  uint32_t* const to =
+      reinterpret_cast<uint32_t*>(a.out + 2 * (sequence * a.out_stride + int64_t(head) * C::head + place.dim));
+  if (place.h < a.group) {
+    const float weights = empty ? 1 : sum_with_sink<C>(a.sinks, head, p.top.x, p.top.y);
+    to[0] = pack<T>(p.x.x * factor / weights, p.x.z * factor / weights);
+  }
+  if (place.h + 1 < a.group) {
+    const float weights = empty ? 1 : sum_with_sink<C>(a.sinks, head + 1, p.top.z, p.top.w);
+    to[C::head / 2] = pack<T>(p.x.y * factor / weights, p.x.w * factor / weights);
+  }
 }
 
 }  // namespace

@@ -40,6 +40,8 @@ typedef struct tg_cache {
 /* ---- Attention of one query row a sequence: decode.cu -------------------------------------------------------------*/
 
 /* out[s][h] = softmax(scale * q[s][h] . K^T) V over the last min(length, window) of the sequence's rows.
+ * With sinks, e^sinks[h] joins the sum of the weights of head h, and adds nothing to V: a sink of -inf is none, one of
+ * inf leaves zeros, and one of NaN gives NaN.
  * A length of 0 gives zeros; lengths above the capacity count as the capacity. What lies behind the length is not
  * read. K of a sequence is cut into parts by that sequence's length alone, so the bits of a row depend on nothing
  * else. TG_UNSUPPORTED: head other than 64, 96, 128, 256; heads no multiple of kv_heads, or more than 16 times as
@@ -52,6 +54,7 @@ typedef struct tg_attention_decode {
   tg_cache cache;
   const int32_t* lengths;           /* [sequences], rows of the cache that are valid, with the new one */
   const int32_t* slots;             /* [sequences]; null: sequence s has slot s */
+  const float* sinks;               /* [heads]; null: none */
   void* workspace;                  /* zeroed once before the first use; each launch leaves its counters zeroed */
   int64_t workspace_bytes;          /* a multiple of 16, and the same in all launches with this workspace */
   int32_t sequences, heads, window; /* window 0: all rows */
@@ -114,7 +117,7 @@ tg_status tg_widen_launch(const tg_widen* args, const tg_launch* launch);
  * Query i has position past + i. The cache holds past + tokens positions; the new ones are written already. Query i
  * sees keys 0 to past + i (`causal`), or all of them; with a window w > 0, only keys above past + i - w. Scores,
  * softmax and sums are f32, weights are rounded to the format before they multiply V. A query that sees no key gives
- * zeros.
+ * zeros. Sinks are as in tg_attention_decode.
  *
  * NaN and infinities: as in softmax over a row. NaN in Q stays in its row and head; a score of -inf has weight 0, one
  * of inf gives NaN. NaN or inf in V at a position of the cache may reach rows that do not see it, since 0 * NaN is NaN.
@@ -136,6 +139,7 @@ typedef struct tg_prefill_args {
   int64_t v_head_stride, v_row_stride;
   void* o; /* tokens x heads x head */
   int64_t o_row_stride, o_head_stride;
+  const float* sinks; /* [heads]; null: none */
   uint32_t* counter; /* on the device, 0, and 0 again afterwards: blocks take tiles as they become free. Null: tiles are
                         dealt out beforehand. One launch at a time. */
   void* workspace;   /* null: the keys of a tile are not parted over blocks; a multiple of 16 */

@@ -21,6 +21,7 @@ struct Work {
   uint32_t* counter;
   void* o;
   int64_t o_row, o_head;  // strides
+  const float* sinks;     // of all heads, or null
   int parts;              // of the keys of a tile; with more than one, their sums go to:
   float* values;          // (parts,tokens,heads,head)
   float2* rows;           // (parts,tokens,heads): the largest score, the sum of weights
@@ -42,7 +43,7 @@ inline bool work_of(const tg_prefill_args& args, int rows, Work* work, int heads
   const int64_t kept = std::max(resident_bytes / (length * args.head * 4), int64_t(1));
   w.section = int(std::min(kept * w.ratio, units));
   w.parts = 1, w.never = -1, w.scale = float(double(args.scale) * log2_e);
-  w.o = args.o, w.o_row = args.o_row_stride, w.o_head = args.o_head_stride;
+  w.o = args.o, w.o_row = args.o_row_stride, w.o_head = args.o_head_stride, w.sinks = args.sinks;
   *work = w;
   return total <= INT_MAX / 2;
 }
@@ -165,6 +166,11 @@ __device__ __forceinline__ float larger(float x, float y) {
   return z;
 }
 
+// The weight of a head's sink, in a sum whose weights are over `base` in powers of two. It multiplies no V.
+__device__ __forceinline__ float sink_weight(const float* sinks, int head, float base) {
+  return sinks ? exp2_approx(fmaf(__ldg(sinks + head), float(log2_e), -base)) : 0.0f;
+}
+
 // The softmax of a lane's two rows, g and g + 8 of the warp's 16.
 struct Softmax {
   float high[2], sum[2];  // the largest score so far; the lane's share of the sum of weights
@@ -209,13 +215,14 @@ struct Softmax {
     return two + __shfl_xor_sync(~0u, two, 2);
   }
 
-  // Divides O by the sums of weights; a row without keys is 0.
+  // Divides O by the sums of weights, with that of the head's sink; a row without keys is 0.
   template <int size>
-  __device__ __forceinline__ void finish(float (&o)[size]) const {
+  __device__ __forceinline__ void finish(float (&o)[size], const Work& w, int head) const {
     float inverse[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      const float all = total(r);
+      const float base = high[r] == -INFINITY ? 0.0f : high[r] * w.scale;
+      const float all = total(r) + sink_weight(w.sinks, head, base);
       inverse[r] = all == 0 ? 0.0f : 1.0f / all;
     }
     multiply_rows(o, inverse);

@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(128) layer_prefill_combine(const __grid_consta
     const float2 x = w.rows[p * rows + row];
     sum = fmaf(x.y, exp2_approx(fmaf(x.x, w.scale, -base)), sum);
   }
+  sum += sink_weight(w.sinks, int(row % heads), base);
   const float inverse = sum == 0 ? 0.0f : 1.0f / sum;
   T* const to = static_cast<T*>(w.o) + row / heads * w.o_row + row % heads * w.o_head;
   for (int d = 2 * int(threadIdx.x % 32); d < width; d += 64) {

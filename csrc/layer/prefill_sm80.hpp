@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(C::threads, C::blocks)
   __syncwarp();
 #pragma unroll
   for (int f = 0; f < C::fragments; f++) {
-    softmax[f].finish(o[f]);
+    softmax[f].finish(o[f], w, t.head);
 #pragma unroll
     for (int j = 0; j < C::head / 8; j++) {
 #pragma unroll

@@ -266,7 +266,7 @@ struct Consumer {
       }
       return;
     }
-    softmax.finish(o);
+    softmax.finish(o, w, head);
     const auto exchange = [](uint32_t& x, uint32_t& y, bool upper, int with) {
       const uint32_t got = __shfl_xor_sync(~0u, upper ? x : y, with);
       (upper ? x : y) = got;

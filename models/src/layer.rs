@@ -45,10 +45,24 @@ pub(crate) fn frequencies(source: &mut dyn Source, device: &Device) -> Result<Te
     }
 }
 
+/// Which keys a layer's queries see, and how scores become weights.
+fn settings(source: &mut dyn Source, layer: usize) -> Result<Settings> {
+    let config = source.config();
+    let settings = Settings::new(config.head_size).with_window(config.windows[layer]);
+    let settings = match config.rope_scaling {
+        Some(scaling) => settings.with_rope(scaling),
+        None => settings,
+    };
+    Ok(match source.sinks(layer)? {
+        Some(sinks) => settings.with_sinks(sinks),
+        None => settings,
+    })
+}
+
 impl Layer {
     pub fn load(source: &mut dyn Source, layer: usize, frequencies: &Tensor) -> Result<Self> {
         let (style, eps, qk_norm) = (source.config().rope_style, source.config().eps, source.config().qk_norm);
-        let settings = Settings::new(source.config().head_size).with_window(source.config().windows[layer]);
+        let settings = settings(source, layer)?;
         let rope = Rope::with_inv_freq(style, frequencies.clone());
         let rope = match qk_norm {
             true => rope.with_norms(source.norm(Norm::OfQ(layer))?, source.norm(Norm::OfK(layer))?, eps),

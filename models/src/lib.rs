@@ -1,4 +1,5 @@
-//! Decoders for candle on the blocks of `candle_tilegemm`: llama, mistral, qwen2, qwen3 and qwen3_moe, from safetensors and from GGUF files.
+//! Decoders for candle on the blocks of `candle_tilegemm`: llama, mistral, qwen2, qwen3 and qwen3_moe from safetensors and from GGUF files,
+//! gpt_oss from safetensors.
 //!
 //! There is one [`Decoder`]. A [`Config`] says what it is made of; what a config.json or a GGUF file asks and the decoder does not have is an error that names the
 //! field. A [`Cache`] holds the sequences, each in a slot of its own. [`Decoder::prefill`] appends tokens to a slot, and a [`Step`] chooses the next token of
@@ -27,7 +28,7 @@
 //!
 //! [`models`] has the names and signatures of candle_transformers: a program changes one `use` line.
 //!
-//! On a GPU a decoder needs the feature `layers`, with quantised weights `gguf`, and with experts `experts`. There is no scheduler, no paging and no server here.
+//! On a GPU a decoder needs the feature `layers`, with quantised weights `gguf`, with experts `experts`, and with narrow ones `narrow`. There is no scheduler, no paging and no server here.
 
 #![deny(missing_docs)]
 
@@ -52,7 +53,7 @@ mod store;
 mod weights;
 
 pub use cache::Cache;
-pub use config::{Config, Experts, Quantization};
+pub use config::{Config, ExpertForm, Experts, Quantization};
 pub use decoder::Decoder;
 pub use sampler::Sampler;
 pub use step::Step;

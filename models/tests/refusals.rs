@@ -31,7 +31,7 @@ fn refuses(text: &str, parts: &[&str]) {
 fn a_config_names_the_field() {
     let with = |from: &str, to: &str| json("llama", LLAMA).replace(from, to);
     refuses("{", &["config.json"]);
-    refuses(&json("gemma2", LLAMA), &["model_type", "gemma2", "qwen3_moe"]);
+    refuses(&json("gemma2", LLAMA), &["model_type", "gemma2", "gpt_oss"]);
     refuses(&with(r#""vocab_size": 61,"#, ""), &["vocab_size"]);
     refuses(&with(r#""silu""#, r#""mish""#), &["hidden_act", "mish", "gelu"]);
     refuses(
@@ -46,10 +46,11 @@ fn a_config_names_the_field() {
         ("quantization_config", r#"{"quant_method": "aqlm"}"#),
         ("final_logit_softcapping", "30.0"),
         ("num_local_experts", "8"),
+        ("swiglu_limit", "7.0"),
     ] {
         refuses(&json("llama", &format!(r#""{field}": {asked}"#)), &[field]);
     }
-    for kind in ["yarn", "dynamic", "longrope"] {
+    for kind in ["dynamic", "longrope"] {
         for field in ["rope_scaling", "rope_parameters"] {
             refuses(
                 &json("llama", &format!(r#""{field}": {{"rope_type": "{kind}", "factor": 4.0}}"#)),
@@ -58,6 +59,10 @@ fn a_config_names_the_field() {
         }
     }
     refuses(&json("llama", r#""rope_scaling": {"type": "linear"}"#), &["rope_scaling.factor"]);
+    refuses(
+        &json("llama", r#""rope_scaling": {"type": "yarn", "factor": 4.0}"#),
+        &["rope_scaling.original_max_position_embeddings", "yarn"],
+    );
     refuses(
         &json(
             "llama",

@@ -137,3 +137,64 @@ pub(crate) unsafe fn gate_rows(
     // SAFETY: the caller's promises.
     check("tg_gate_rows", unsafe { ffi::tg_gate_rows(format_of(of), &args) })
 }
+
+/// Results of pairs of a token and one of its experts, dense in f32, and the biases of experts.
+pub(crate) struct OfPairs {
+    /// Of each pair, in u32; may be null without biases.
+    pub experts: *const c_void,
+    /// experts x the numbers of a result, in f32; null: none.
+    pub bias: *const c_void,
+    /// What multiplies the bias of each pair, in f32; null: 1.
+    pub scales: *const c_void,
+    /// Experts that exist: a pair of another one has no bias.
+    pub count: usize,
+    pub pairs: usize,
+}
+
+impl OfPairs {
+    fn args(&self, x: *const c_void, d: *mut c_void, columns: usize, stream: *mut c_void) -> Result<ffi::tg_pairs> {
+        modules::beside(Beside::Experts)?;
+        Ok(ffi::tg_pairs {
+            x: x.cast(),
+            d: d.cast(),
+            experts: self.experts.cast(),
+            bias: self.bias.cast(),
+            scales: self.scales.cast(),
+            pairs: self.pairs as i64,
+            columns: columns as i64,
+            count: self.count as i32,
+            interleaved: 0,
+            alpha: 0.0,
+            limit: 0.0,
+            overlap: overlaps()?.into(),
+            stream,
+        })
+    }
+
+    /// Adds the biases to results of `columns` numbers.
+    ///
+    /// # Safety
+    /// As for [`sum_rows`].
+    pub(crate) unsafe fn add_bias(&self, x: *mut c_void, columns: usize, stream: *mut c_void) -> Result<()> {
+        let args = self.args(x, x, columns, stream)?;
+        // SAFETY: the caller's promises.
+        check("tg_bias_pairs", unsafe { ffi::tg_bias_pairs(&args) })
+    }
+
+    /// D, `pairs` x `columns`, is the clamped gates of A, `pairs` x 2 `columns`, behind their biases, with `alpha` and `limit` as gpt-oss has them.
+    ///
+    /// # Safety
+    /// As for [`sum_rows`].
+    pub(crate) unsafe fn clamp(
+        &self,
+        (gate, [alpha, limit]): (Gate, [f32; 2]),
+        a: *const c_void,
+        (d, columns): (*mut c_void, usize),
+        stream: *mut c_void,
+    ) -> Result<()> {
+        let interleaved = (gate == Gate::Interleaved).into();
+        let args = ffi::tg_pairs { interleaved, alpha, limit, ..self.args(a, d, columns, stream)? };
+        // SAFETY: the caller's promises.
+        check("tg_clamp_pairs", unsafe { ffi::tg_clamp_pairs(&args) })
+    }
+}

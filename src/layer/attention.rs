@@ -108,6 +108,8 @@ pub struct Decode {
     pub lengths: *const i32,
     /// The slot of each sequence; null: sequence s has slot s. A negative slot is a row of padding, whose result is zeros.
     pub slots: *const i32,
+    /// For each head a number that joins the softmax of its scores, and has no value; null: none.
+    pub sinks: *const f32,
     /// [`decode_workspace`] bytes, zeroed before the first use.
     pub workspace: *mut c_void,
     /// Its bytes, the same in all launches with it.
@@ -164,6 +166,7 @@ impl Decode {
             cache,
             lengths: self.lengths,
             slots: self.slots,
+            sinks: self.sinks,
             workspace: self.workspace,
             workspace_bytes: self.workspace_bytes as i64,
             sequences: check.count("sequences", self.sequences)?,
@@ -195,6 +198,8 @@ pub struct Prefill {
     pub cache: Cache,
     /// The sequence's slot.
     pub slot: usize,
+    /// For each head a number that joins the softmax of its scores, and has no value; null: none.
+    pub sinks: *const f32,
     /// A number of the device, 0 before the first launch, for launches one after another.
     pub counter: *mut u32,
     /// Memory for sums of parts of the keys, which few tokens after many positions take; may be null.
@@ -272,6 +277,7 @@ impl Prefill {
             o: self.out.at,
             o_row_stride: self.out.stride,
             o_head_stride: head,
+            sinks: self.sinks,
             counter: self.counter,
             workspace: self.workspace,
             workspace_bytes: self.workspace_bytes as i64,
@@ -307,6 +313,7 @@ mod tests {
             cache,
             lengths: null(),
             slots: null(),
+            sinks: null(),
             workspace: AT,
             workspace_bytes: decode_workspace(2, 8, cache.head),
             sequences: 2,
@@ -329,6 +336,7 @@ mod tests {
             out: of.out,
             cache: of.cache,
             slot: 1,
+            sinks: null(),
             counter: null_mut(),
             workspace: null_mut(),
             workspace_bytes: 0,

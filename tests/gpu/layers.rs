@@ -23,7 +23,7 @@ fn test(name: &str, check: impl Fn(&Device) -> Result<()> + Send + 'static) -> (
 
 pub fn tests() -> Vec<(String, Test)> {
     let mut tests = Vec::new();
-    let checks: [(&str, Check); 15] = [
+    let checks: [(&str, Check); 16] = [
         ("layers_norms", blocks::norms),
         ("layers_embeddings", blocks::embeddings),
         ("layers_embeddings_of_blocks", blocks::embeddings_of_blocks),
@@ -37,6 +37,7 @@ pub fn tests() -> Vec<(String, Test)> {
         ("layers_results_on_a_gpu_are_those_of_the_cpu", as_on_the_cpu),
         ("layers_nan_stays_where_it_is", nan_stays),
         ("layers_refusals", refusals),
+        ("layers_sinks_refused", blocks::sinks::refused),
         ("layers_in_a_graph", in_graphs),
         ("layers_workspace_of_many_sizes", one_workspace),
     ];
@@ -57,6 +58,10 @@ pub fn tests() -> Vec<(String, Test)> {
                 blocks::prefills(device, Shape { heads: 3 * shape.kv_heads, ..shape })
             }));
         }
+        tests.push(test(&format!("layers_sinks_{name}"), move |device| {
+            blocks::sinks::special(device, shape)?;
+            blocks::sinks::special(device, Shape { capacity: 2500, ..shape })
+        }));
         tests.push(test(&format!("layers_alone_and_among_69_{name}"), move |device| alone_and_among(device, shape)));
     }
     tests.push(test("family_layer", few));

@@ -18,6 +18,7 @@ pub fn tests() -> Vec<(String, Test)> {
         ("narrow_layers_gated_in_8_bits", shared::gated_in_8_bits),
         ("narrow_experts", shared::experts),
         ("narrow_experts_with_a_router", shared::layer_of_experts),
+        ("narrow_clamped_gates", shared::clamped_gates),
     ];
     let test = |(name, check): (&str, Check)| -> (String, Test) {
         let run = move |gpu: &Gpu| check(&Device::Cuda(gpu.device.clone())).map_err(|error| error.to_string());

@@ -60,6 +60,12 @@ fn attention_of_prompts_is_as_in_f64() -> Result<()> {
 }
 
 #[test]
+fn sinks_are_none_or_all_or_nan() -> Result<()> {
+    layers::sinks::refused(CPU)?;
+    shapes().into_iter().try_for_each(|shape| layers::sinks::special(CPU, shape))
+}
+
+#[test]
 fn attention_passes_nan_on_and_reads_nothing_behind_a_length() -> Result<()> {
     let cache = KvCache::new(2, 1, 4, 2, DType::F32, CPU)?;
     // Positions 0 and 1 are numbers, 2 has a NaN in K, 3 in V.
@@ -198,8 +204,8 @@ fn what_does_not_fit_is_named() -> Result<()> {
     let append = |qkv: &Tensor, positions: &Tensor| {
         attention::append(qkv, &cache, positions, None, &Rope::new(RopeStyle::Halves, 8, 1e4, CPU)?)
     };
-    let decode = |q: &Tensor, lengths: &Tensor, settings: Settings| {
-        attention::decode(q, &cache, lengths, None, &settings, &workspace)
+    let decode = |q: &Tensor, lengths: &Tensor, settings: &Settings| {
+        attention::decode(q, &cache, lengths, None, settings, &workspace)
     };
     let two = ints(&[0, 1], CPU)?;
     let sampler = Sampler::greedy(2, 8, CPU)?;
@@ -219,9 +225,9 @@ fn what_does_not_fit_is_named() -> Result<()> {
         (text(append(&qkv, &Tensor::new(&[0i64, 1], CPU)?)), "expected 2 contiguous numbers in U32"),
         (text(append(&randn(&[2, 64], DType::BF16, CPU)?, &two)), "the cache is F32"),
         (text(append(Var::from_tensor(&qkv)?.as_tensor(), &two)), "qkv tracks gradients"),
-        (text(decode(&f32s(&[2, 3, 8])?, &two, settings)), "expected a multiple of 2 heads, of 8 numbers each"),
-        (text(decode(&f32s(&[2, 4, 8])?, &ints(&[1], CPU)?, settings)), "lengths is U32 [1]"),
-        (text(decode(&f32s(&[2, 4, 8])?, &two, settings.with_scale(0.0))), "a scale of 0"),
+        (text(decode(&f32s(&[2, 3, 8])?, &two, &settings)), "expected a multiple of 2 heads, of 8 numbers each"),
+        (text(decode(&f32s(&[2, 4, 8])?, &ints(&[1], CPU)?, &settings)), "lengths is U32 [1]"),
+        (text(decode(&f32s(&[2, 4, 8])?, &two, &Settings::new(8).with_scale(0.0))), "a scale of 0"),
         (
             text(attention::prefill(&f32s(&[2, 4, 8])?, &cache, 1, 3, &settings, &workspace)),
             "2 tokens from position 3 on in slot 1; the cache has 2 slots of 4 positions",

@@ -11,6 +11,9 @@ use candle_tilegemm::problem::Gate;
 use candle_tilegemm::Format;
 use float8::F8E4M3;
 
+#[path = "sinks.rs"]
+pub mod sinks;
+
 /// Half the distance from 1 to the next number, and some for the arithmetic in f32.
 pub fn unit(dtype: DType) -> f64 {
     match dtype {
@@ -356,15 +359,22 @@ pub fn filled(device: &Device, shape: Shape, slots: usize) -> Result<KvCache> {
     Ok(cache)
 }
 
-/// softmax(scale q . K^T) V, and the bound of its error.
-fn attend(q: &[f64], both: &[Vec<f64>; 2], first: usize, rows: std::ops::Range<usize>, scale: f64) -> Vec<(f64, f64)> {
-    let head = q.len();
+/// softmax(scale q . K^T) V of head `h`, and the bound of its error.
+fn attend(
+    q: &[f64],
+    both: &[Vec<f64>; 2],
+    first: usize,
+    rows: std::ops::Range<usize>,
+    (settings, h): (&Settings, usize),
+) -> Vec<(f64, f64)> {
+    let (head, scale) = (q.len(), f64::from(settings.scale));
+    let sink = settings.sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| exact(sinks).unwrap()[h]);
     let row = |which: usize, at: usize| &both[which][(first + at) * head..][..head];
     let score = |at: usize| scale * q.iter().zip(row(0, at)).map(|(q, k)| q * k).sum::<f64>();
     let scores: Vec<f64> = rows.clone().map(score).collect();
-    let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let top = scores.iter().copied().fold(sink, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| (score - top).exp()).collect();
-    let sum: f64 = weights.iter().sum();
+    let sum: f64 = weights.iter().sum::<f64>() + (sink - top).exp();
     let of = |j: usize, size: fn(f64) -> f64| {
         rows.clone().zip(&weights).map(|(at, weight)| weight * size(row(1, at)[j])).sum::<f64>() / sum
     };
@@ -381,7 +391,14 @@ pub fn decodes(device: &Device, shape: Shape) -> Result<()> {
     let q = randn(&[lengths.len(), heads, head], dtype, device)?;
     let numbers = exact(&q)?;
     let workspace = Workspace::new(lengths.len(), heads, head, device)?;
-    for settings in [Settings::new(head), Settings::new(head).with_window(5), Settings::new(head).with_scale(0.7)] {
+    let sinks = sinks::of_heads(heads, device)?;
+    for settings in [
+        Settings::new(head),
+        Settings::new(head).with_window(5),
+        Settings::new(head).with_scale(0.7),
+        Settings::new(head).with_sinks(sinks.clone()),
+        Settings::new(head).with_window(5).with_sinks(sinks),
+    ] {
         let (of, at) = (ints(&lengths, device)?, ints(&slots, device)?);
         let got = attention::decode(&q, &cache, &of, Some(&at), &settings, &workspace)?;
         let mut expected = Vec::new();
@@ -391,7 +408,7 @@ pub fn decodes(device: &Device, shape: Shape) -> Result<()> {
             let length = if is_there { lengths[s].clamp(0, capacity as i32) as usize } else { 0 };
             let first = if settings.window == 0 { 0 } else { length.saturating_sub(settings.window) };
             let of_slot = (slots[s].max(0) as usize * kv_heads + h / (heads / kv_heads)) * capacity;
-            expected.extend(attend(q, &both, of_slot, first..length, settings.scale.into()));
+            expected.extend(attend(q, &both, of_slot, first..length, (&settings, h)));
         }
         compare(&format!("{shape:?}, {settings:?}"), &got, &expected, dtype)?;
         let out = got.zeros_like()?;
@@ -417,7 +434,7 @@ pub fn prefills(device: &Device, shape: Shape) -> Result<()> {
     let cache = filled(device, shape, 2)?;
     let both = stored(&cache)?;
     let workspace = Workspace::new(1, heads, head, device)?;
-    let most = capacity.min(200);
+    let (most, sinks) = (capacity.min(200), sinks::of_heads(heads, device)?);
     for (tokens, past) in [(1, 0), (1, 30), (2, 0), (63, 1), (64, 0), (65, 64), (129, 7), (most, 0), (0, 5), (16, 2100)]
     {
         if tokens + past > capacity {
@@ -430,6 +447,8 @@ pub fn prefills(device: &Device, shape: Shape) -> Result<()> {
             Settings::new(head).bidirectional(),
             Settings::new(head).with_window(20),
             Settings::new(head).bidirectional().with_window(3),
+            Settings::new(head).with_sinks(sinks.clone()),
+            Settings::new(head).with_window(20).with_sinks(sinks.clone()),
         ] {
             let got = attention::prefill(&q, &cache, 1, past, &settings, &workspace)?;
             let mut expected = Vec::new();
@@ -438,7 +457,7 @@ pub fn prefills(device: &Device, shape: Shape) -> Result<()> {
                 let end = if settings.causal { position + 1 } else { past + tokens };
                 let first = if settings.window == 0 { 0 } else { (position + 1).saturating_sub(settings.window) };
                 let of_slot = (kv_heads + h / (heads / kv_heads)) * capacity;
-                expected.extend(attend(q, &both, of_slot, first..end, settings.scale.into()));
+                expected.extend(attend(q, &both, of_slot, first..end, (&settings, h)));
             }
             compare(&format!("{shape:?}, {tokens} after {past}, {settings:?}"), &got, &expected, dtype)?;
         }

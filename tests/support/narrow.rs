@@ -421,7 +421,11 @@ pub fn layer_of_experts(device: &Device) -> Result<()> {
     };
     let weights = [weight(count * 2 * inner, hidden)?, weight(count * hidden, inner)?];
     let gate = ExpertGate::Function(GateFunction::SwiGlu);
-    let experts = QuantExperts::new([count, hidden, inner], weights, [None, None], Gate::Halves, gate)?;
+    let plain = QuantExperts::new([count, hidden, inner], weights.clone(), [None, None], Gate::Halves, gate)?;
+    let bias = |n: usize| randn(&[count, n], DType::F32, &Device::Cpu);
+    let (biases, gate) =
+        ([Some(bias(2 * inner)?), Some(bias(hidden)?)], ExpertGate::Clamped { alpha: 1.702, limit: 1.5 });
+    let clamped = QuantExperts::new([count, hidden, inner], weights, biases, Gate::Interleaved, gate)?;
     let cfg = MoeCfg {
         hidden_size: hidden,
         num_experts: count,
@@ -431,8 +435,16 @@ pub fn layer_of_experts(device: &Device) -> Result<()> {
         act: candle_nn::Activation::Silu,
         decoder_sparse_step: None,
     };
-    for dtype in [DType::F32, DType::BF16] {
-        let layer = FusedMoe::from_narrow(randn(&[count, hidden], dtype, device)?, &experts, &cfg)?;
+    // The bias alone decides: experts 1 and 3.
+    let bias = Tensor::new(&[0f32, 90.0, 0.0, 88.0], device)?;
+    let cases = [(&plain, None), (&clamped, Some(&bias))];
+    for (dtype, (experts, bias)) in cases.into_iter().flat_map(|case| [(DType::F32, case), (DType::BF16, case)]) {
+        let router = randn(&[count, hidden], dtype, device)?;
+        let mut layer = FusedMoe::from_narrow(router.clone(), experts, &cfg)?;
+        if let Some(bias) = bias {
+            layer = layer.with_router_bias(bias)?;
+            chosen_by_bias(&layer, experts, &randn(&[5, hidden], dtype, device)?, (&router, bias))?;
+        }
         let workspace = layer.workspace(40)?;
         for tokens in [1, 5, 40] {
             let what = format!("{tokens} tokens in {dtype:?}");
@@ -447,6 +459,70 @@ pub fn layer_of_experts(device: &Device) -> Result<()> {
             same(&format!("{what}, in place"), &place, &added)?;
             if exact(&y)?.iter().all(|y| *y == 0.0) {
                 bail!("{what}: nothing is computed");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The layer gives what its experts give for logits with the bias.
+fn chosen_by_bias(
+    layer: &FusedMoe,
+    experts: &QuantExperts,
+    x: &Tensor,
+    (router, bias): (&Tensor, &Tensor),
+) -> Result<()> {
+    let logits = x.to_dtype(DType::F32)?.matmul(&router.to_dtype(DType::F32)?.t()?)?.broadcast_add(bias)?;
+    let routing = Routing::by_logits(&logits, 2, true)?;
+    let mut chosen = routing.experts().flatten_all()?.to_vec1::<u32>()?;
+    chosen.sort_unstable();
+    if chosen != [[1; 5], [3; 5]].concat() {
+        bail!("experts {chosen:?}; the bias asks for 1 and 3");
+    }
+    let expected = experts.to_device(x.device())?.forward(x, &routing)?;
+    let (got, expected) = (exact(&layer.forward(&x.unsqueeze(0)?, false)?)?, exact(&expected)?);
+    let largest = expected.iter().fold(0f64, |most, y| most.max(y.abs()));
+    let is_off = |(x, y): (&f64, &f64)| x.is_nan() || (x - y).abs() > 2f64.powi(-6) * largest;
+    match got.iter().zip(&expected).position(is_off) {
+        Some(at) => bail!("a router with a bias: number {at} is {}, expected {}", got[at], expected[at]),
+        None => Ok(()),
+    }
+}
+
+/// Clamped gates of numbers at and beyond the limit, infinities and NaN: what is gated is the bias, an expert for each pair.
+pub fn clamped_gates(device: &Device) -> Result<()> {
+    const INF: f32 = f32::INFINITY;
+    let numbers = [-INF, -100.0, -7.5, -1.0, 0.0, 0.5, 6.9, 7.0, 7.1, 90.0, INF, f32::NAN];
+    let pairs: Vec<[f32; 2]> = numbers.iter().flat_map(|gate| numbers.map(|up| [*gate, up])).collect();
+    let (count, hidden, inner) = (pairs.len(), 32, 32);
+    let weight = |n: usize, k: usize, number: f32| {
+        QuantWeight::quantize(&Tensor::full(number, (n, k), &Device::Cpu)?, Quantizer::Mxfp4)
+    };
+    // The mean of equal numbers.
+    let weights = [weight(count * 2 * inner, hidden, 0.0)?, weight(count * hidden, inner, 1.0 / 32.0)?];
+    let gate = ExpertGate::Clamped { alpha: 1.702, limit: 7.0 };
+    for places in [Gate::Halves, Gate::Interleaved] {
+        let of = |[gate, up]: &[f32; 2]| match places {
+            Gate::Interleaved => [*gate, *up].repeat(32),
+            _ => [[*gate; 32], [*up; 32]].concat(),
+        };
+        let bias = Tensor::from_vec(pairs.iter().flat_map(of).collect::<Vec<f32>>(), (count, 2 * inner), &Device::Cpu)?;
+        let experts = QuantExperts::new([count, hidden, inner], weights.clone(), [Some(bias), None], places, gate)?;
+        let experts = experts.to_device(device)?;
+        let chosen = Tensor::arange(0u32, count as u32, device)?.unsqueeze(1)?;
+        let routing = Routing::new(count, &chosen, &Tensor::ones((count, 1), DType::F32, device)?)?;
+        let got = exact(&experts.forward(&Tensor::ones((count, hidden), DType::F32, device)?, &routing)?)?;
+        for (i, [gate, up]) in pairs.iter().enumerate() {
+            let (gate, up) = (f64::from(*gate), f64::from(*up));
+            // As `min` has it, but NaN stays NaN.
+            let gate = if gate > 7.0 { 7.0 } else { gate };
+            let steep = if gate == f64::NEG_INFINITY { 0.0 } else { gate / (1.0 + (-1.702 * gate).exp()) };
+            let expected = (up.clamp(-7.0, 7.0) + 1.0) * steep;
+            for x in &got[i * hidden..(i + 1) * hidden] {
+                let is_near = (x - expected).abs() <= 2f64.powi(-7) * expected.abs() + 1e-30;
+                if !is_near && !(x.is_nan() && expected.is_nan()) {
+                    bail!("{places:?}, {:?}: {x}, expected {expected}", pairs[i]);
+                }
             }
         }
     }

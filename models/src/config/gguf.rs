@@ -1,6 +1,6 @@
 //! The metadata of a GGUF file.
 
-use super::{Config, Experts, Quantization};
+use super::{Config, ExpertForm, Experts, Quantization};
 use candle::quantized::gguf_file::{Content, Value};
 use candle::{bail, Result};
 use candle_nn::Activation;
@@ -73,6 +73,7 @@ impl Config {
             rope_scaling: entries.scaling()?,
             rope_style: if arch == "llama" { RopeStyle::Interleaved } else { RopeStyle::Halves },
             windows: vec![window; layers],
+            sinks: false,
             qk_norm: has("blk.0.attn_q_norm.weight"),
             qkv_bias: has("blk.0.attn_q.bias"),
             o_bias: has("blk.0.attn_output.bias"),
@@ -138,6 +139,7 @@ impl Entries<'_> {
             feed_forward: self.size("expert_feed_forward_length")?,
             normalise,
             layers: (0..layers).map(has).collect(),
+            form: ExpertForm::Gated,
         })
     }
 

@@ -23,9 +23,9 @@ use candle_tilegemm::nn::{GateFunction, QuantizationConfig};
 /// let config = Config::from_json(text)?;
 /// assert!(config.qkv_bias && config.tied && config.head_size == 8 && config.end_tokens == [3, 5]);
 ///
-/// let yarn = text.replacen('{', r#"{"rope_scaling": {"rope_type": "yarn", "factor": 4.0},"#, 1);
-/// let error = Config::from_json(&yarn).unwrap_err().to_string();
-/// assert!(error.contains("rope_scaling") && error.contains("yarn"), "{error}");
+/// let dynamic = text.replacen('{', r#"{"rope_scaling": {"rope_type": "dynamic", "factor": 4.0},"#, 1);
+/// let error = Config::from_json(&dynamic).unwrap_err().to_string();
+/// assert!(error.contains("rope_scaling") && error.contains("dynamic"), "{error}");
 /// # Ok::<(), candle::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -56,6 +56,8 @@ pub struct Config {
     pub rope_style: RopeStyle,
     /// For each layer the newest positions that a token sees, its own included; 0: all.
     pub windows: Vec<usize>,
+    /// Whether each head of q has a sink, a number that joins the softmax of its scores (gpt-oss).
+    pub sinks: bool,
     /// Whether each head of q and k has a norm (qwen3).
     pub qk_norm: bool,
     /// Whether the products to q, k and v have biases.
@@ -102,6 +104,24 @@ pub struct Experts {
     pub normalise: bool,
     /// For each layer, whether it has experts.
     pub layers: Vec<bool>,
+    /// What an expert is.
+    pub form: ExpertForm,
+}
+
+/// What an expert is.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub enum ExpertForm {
+    /// Two products without biases, and the gate of the decoder's activation.
+    #[default]
+    Gated,
+    /// gpt-oss's: biases of both products and of the router, weights in MXFP4, and (up + 1) gate sigmoid(alpha gate) of numbers up to a limit.
+    Clamped {
+        /// The factor in the sigmoid.
+        alpha: f32,
+        /// The largest gate, and the largest magnitude of the number that it multiplies.
+        limit: f32,
+    },
 }
 
 impl Config {

@@ -52,6 +52,7 @@ impl Plain {
             rope_scaling: None,
             rope_style: RopeStyle::Halves,
             windows: vec![0; self.layers],
+            sinks: false,
             qk_norm: false,
             qkv_bias: false,
             o_bias: false,

@@ -3,7 +3,7 @@
 use super::sequences::embed;
 use super::{Plain, Sequences};
 use crate::body::Body;
-use crate::config::Experts;
+use crate::config::{ExpertForm, Experts};
 use crate::decoder::Decoder;
 use crate::weights::Dense;
 use candle::{Module, Result, Tensor};
@@ -63,6 +63,7 @@ impl From<&Config> for crate::Config {
             feed_forward: config.moe_intermediate_size,
             normalise: config.norm_topk_prob,
             layers: (1..=config.num_hidden_layers).map(|layer| layer.is_multiple_of(step)).collect(),
+            form: ExpertForm::Gated,
         };
         crate::Config {
             head_size: config.head_dim,

@@ -2,13 +2,13 @@
 
 use super::source::{Norm, Source};
 use super::tokens::{Head, Table};
-use crate::config::{Config, Quantization};
+use crate::config::{Config, ExpertForm, Quantization};
 use crate::feed_forward::FeedForward;
-use candle::{bail, Device, Result, Tensor};
+use candle::{bail, DType, Device, Result, Tensor};
 use candle_nn::init::{Init, DEFAULT_KAIMING_NORMAL};
 use candle_nn::VarBuilder;
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
-use candle_tilegemm::nn::narrow::{linear_quantized_parts, linear_rounded, Scheme};
+use candle_tilegemm::nn::narrow::{linear_quantized_parts, linear_rounded, ExpertGate, Scheme};
 use candle_tilegemm::nn::{linear_quantized_no_bias, Embedding, GatedMlp, Linear, MergedLinear};
 use candle_tilegemm::nn::{QuantExperts, QuantLinear, QuantizationConfig};
 
@@ -56,7 +56,24 @@ impl<'a> Dense<'a> {
         Ok(Linear::new(Tensor::cat(&weights, 0)?, bias).into())
     }
 
+    /// The experts of gpt-oss and their router, which both have biases.
+    fn clamped_experts(&self, of: &MoeCfg, gate: ExpertGate, vb: VarBuilder) -> Result<FusedMoe> {
+        let &MoeCfg { hidden_size: hidden, num_experts: count, moe_intermediate_size: inner, .. } = of;
+        let of_experts = vb.pp("experts");
+        match &self.config.quantization {
+            Quantization::Stored(config) if config.scheme(&of_experts.prefix()) == Scheme::Mxfp4 => {}
+            _ => bail!("{}: experts of this form are read in MXFP4 alone; expected a quantization_config that says mxfp4 of them", of_experts.prefix()),
+        }
+        let experts = QuantExperts::gpt_oss([count, hidden, inner], of_experts)?.with_gate(gate);
+        let router = vb.pp("router").get_with_hints((count, hidden), "weight", DEFAULT_KAIMING_NORMAL)?;
+        let bias = vb.pp("router").get_with_hints(count, "bias", Init::Const(0.0))?;
+        FusedMoe::from_narrow(router, &experts, of)?.with_router_bias(&bias)
+    }
+
     fn experts(&self, of: &MoeCfg, vb: VarBuilder) -> Result<FusedMoe> {
+        if let Some(ExpertForm::Clamped { alpha, limit }) = self.config.experts.as_ref().map(|experts| experts.form) {
+            return self.clamped_experts(of, ExpertGate::Clamped { alpha, limit }, vb);
+        }
         let &MoeCfg { hidden_size: hidden, num_experts: count, moe_intermediate_size: inner, .. } = of;
         let (sizes, gate, dtype) = ([count, hidden, inner], self.config.gate()?, vb.dtype());
         let experts = match &self.config.quantization {
@@ -104,6 +121,19 @@ impl Source for Dense<'_> {
     fn o(&mut self, layer: usize) -> Result<MergedLinear> {
         let [columns, ..] = self.config.qkv_columns();
         self.merged(&self.layer(layer).pp("self_attn"), &[("o_proj", self.config.hidden)], columns, self.config.o_bias)
+    }
+
+    fn sinks(&mut self, layer: usize) -> Result<Option<Tensor>> {
+        if !self.config.sinks {
+            return Ok(None);
+        }
+        let vb = self.layer(layer).pp("self_attn");
+        // As the checkpoint has them, not as the decoder's type would round them.
+        let sinks = vb.get_unchecked_dtype("sinks", DType::F32)?;
+        if sinks.dims() != [self.config.heads] {
+            bail!("{}.sinks: the shape is {:?}; expected [{}]", vb.prefix(), sinks.dims(), self.config.heads);
+        }
+        Ok(Some(sinks.detach()))
     }
 
     fn feed_forward(&mut self, layer: usize) -> Result<FeedForward> {

@@ -115,6 +115,13 @@ impl<R: Read + Seek> Source for Gguf<'_, R> {
         self.merged(layer, &[("attn_output", self.config.hidden)], columns, self.config.o_bias)
     }
 
+    fn sinks(&mut self, _layer: usize) -> Result<Option<Tensor>> {
+        match self.config.sinks {
+            true => bail!("GGUF: attention sinks are read from safetensors alone"),
+            false => Ok(None),
+        }
+    }
+
     fn feed_forward(&mut self, layer: usize) -> Result<FeedForward> {
         if let Some(experts) = self.config.experts_of(layer) {
             return self.experts(layer, &experts);

@@ -14,6 +14,8 @@ pub(crate) trait Source {
     fn qkv(&mut self, layer: usize) -> Result<MergedLinear>;
     /// The product after attention.
     fn o(&mut self, layer: usize) -> Result<MergedLinear>;
+    /// The sinks of the heads of q in f32, if the model has some.
+    fn sinks(&mut self, layer: usize) -> Result<Option<Tensor>>;
     /// The feed-forward part.
     fn feed_forward(&mut self, layer: usize) -> Result<FeedForward>;
     /// The rows of tokens.

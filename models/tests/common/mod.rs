@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test takes a part
 
 pub mod gguf;
+pub mod gpt_oss;
 pub mod narrow;
 pub mod steps;
 

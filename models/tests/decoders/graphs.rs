@@ -102,6 +102,7 @@ fn memory(device: &Device) -> Result<()> {
         ("a file", file("llama")?),
         ("its experts", file("qwen3moe")?),
         ("experts", experts),
+        ("gpt_oss", crate::gpt_oss::decoder(2, DType::BF16, device)?),
     ] {
         let mut cache = prompted(&decoder, 9, 64)?;
         steps(&decoder, &mut cache, Sampler::greedy(), 7)?;

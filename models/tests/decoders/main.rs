@@ -8,6 +8,8 @@ mod common;
 #[cfg(feature = "layers")]
 mod families;
 #[cfg(feature = "layers")]
+mod gpt_oss;
+#[cfg(feature = "layers")]
 mod graphs;
 #[cfg(feature = "layers")]
 mod narrow;
@@ -30,7 +32,8 @@ fn tests() -> Result<Vec<Test>, String> {
         let device = device.clone();
         Box::new(move || check(&device)) as Box<dyn Fn() -> candle::Result<()> + Send>
     };
-    let all = common::steps::CHECKS.iter().chain(&graphs::CHECKS).chain(&families::CHECKS).chain(&narrow::CHECKS);
+    let all = common::steps::CHECKS.iter().chain(&graphs::CHECKS).chain(&families::CHECKS);
+    let all = all.chain(&narrow::CHECKS).chain(&gpt_oss::CHECKS);
     Ok(all.map(|(name, check)| (name.to_string(), on(*check))).collect())
 }
 

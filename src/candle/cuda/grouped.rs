@@ -1,16 +1,17 @@
 //! Grouped products, and the kernels beside them in a layer of experts, on a GPU.
 
 use super::into::placed;
-use super::places::{with, Use::Read, Use::Write};
+use super::places::{with, Use, Use::Read, Use::Write};
 use super::quantized::Weights;
 use super::Launcher;
 use crate::candle::lowering::format_of;
 use crate::candle::tensors::{unwritten, Rows};
 use crate::kernel::Role;
-use crate::launch::experts::{self, blocks_for, Choice};
+use crate::launch::experts::{self, blocks_for, Choice, OfPairs};
 use crate::launch::{GroupPointers, Pointers};
 use crate::problem::{power_of_two_in, Activation, Epilogue, Format, Gate, Problem};
 use ::candle::{bail, CudaDevice, Result, Tensor};
+use std::ffi::c_void;
 
 /// The lists of a product with groups of rows, contiguous.
 pub(in crate::candle) struct Lists<'a> {
@@ -128,6 +129,53 @@ pub(in crate::candle) fn gate_into(device: &CudaDevice, both: &Tensor, of: Activ
         // SAFETY: both matrices are dense, and `with` holds their storage.
         unsafe { experts::gate_rows(format, [rows, columns], (Gate::Halves, of), a, d, stream) }
     })
+}
+
+/// What biases of experts, (count, n) in f32, are added to: results of pairs, whose experts are a list in u32. `scales` multiplies a pair's bias.
+#[derive(Clone, Copy)]
+pub(in crate::candle) struct Biases<'a> {
+    pub bias: Option<&'a Tensor>,
+    pub experts: &'a Tensor,
+    pub scales: Option<&'a Tensor>,
+}
+
+impl Biases<'_> {
+    fn tensors(&self) -> [Use<'_>; 3] {
+        [Read(self.bias), Read(self.bias.map(|_| self.experts)), Read(self.scales)]
+    }
+
+    fn at(&self, [bias, experts, scales]: [*mut c_void; 3]) -> OfPairs {
+        let count = self.bias.map_or(0, |bias| bias.dims()[0]);
+        OfPairs { bias, experts, scales, count, pairs: self.experts.elem_count() }
+    }
+}
+
+/// Adds biases to dense results of pairs in f32, (pairs, n).
+pub(in crate::candle) fn add_bias(device: &CudaDevice, results: &Tensor, of: Biases) -> Result<()> {
+    let ((_, columns), [bias, experts, scales]) = (results.dims2()?, of.tensors());
+    with(device, [Write(Some(results)), bias, experts, scales], |[x, bias, experts, scales], stream| {
+        // SAFETY: the matrices are dense, the lists have an entry a pair, and `with` holds their storage.
+        unsafe { of.at([bias, experts, scales]).add_bias(x, columns, stream) }
+    })
+}
+
+/// The clamped gates of dense rows in f32 behind their biases, (pairs, 2 n), into dense rows.
+pub(in crate::candle) fn clamp_into(
+    device: &CudaDevice,
+    both: &Tensor,
+    of: Biases,
+    gate: (Gate, [f32; 2]),
+    out: &Tensor,
+) -> Result<()> {
+    let ((_, columns), [bias, experts, scales]) = (out.dims2()?, of.tensors());
+    with(
+        device,
+        [Read(Some(both)), bias, experts, scales, Write(Some(out))],
+        |[x, bias, experts, scales, out], stream| {
+            // SAFETY: as in `add_bias`.
+            unsafe { of.at([bias, experts, scales]).clamp(gate, x, (out, columns), stream) }
+        },
+    )
 }
 
 /// The sums of `of_row` rows each of a contiguous matrix, and a residual, into rows that exist: in the matrix's type, or in 16 bits of a matrix in f32.

@@ -282,15 +282,17 @@ pub(in crate::candle) fn decode(
         Read(scales.map(|scales| &scales[1])),
         Read(Some(of.lengths)),
         Read(of.slots),
+        Read(of.settings.sinks.as_ref()),
         Write(Some(memory)),
     ];
-    with(device, tensors, |[q, out, k, v, k_scale, v_scale, lengths, slots, memory], stream| {
+    with(device, tensors, |[q, out, k, v, k_scale, v_scale, lengths, slots, sinks, memory], stream| {
         let decode = layer::Decode {
             q: rows(of.q, q),
             out: rows(of.out, out),
             cache: cache(of.cache, [k, v, k_scale, v_scale]),
             lengths: lengths.cast(),
             slots: slots.cast(),
+            sinks: sinks.cast(),
             workspace: memory.cast::<u8>().wrapping_add(COUNTER).cast(),
             workspace_bytes: bytes as u64,
             sequences: of.q.rows,
@@ -314,14 +316,16 @@ pub(in crate::candle) fn prefill(device: &CudaDevice, of: &Prefill, workspace: &
         Write(Some(of.out.tensor)),
         Read(Some(of.cache.k())),
         Read(Some(of.cache.v())),
+        Read(of.settings.sinks.as_ref()),
         Write(Some(memory)),
     ];
-    with(device, tensors, |[q, out, k, v, counter], stream| {
+    with(device, tensors, |[q, out, k, v, sinks, counter], stream| {
         let prefill = layer::Prefill {
             q: rows(of.q, q),
             out: rows(of.out, out),
             cache: cache(of.cache, [k, v, std::ptr::null_mut(), std::ptr::null_mut()]),
             slot: of.slot,
+            sinks: sinks.cast(),
             counter: counter.cast(),
             workspace: counter.cast::<u8>().wrapping_add(COUNTER).cast(),
             workspace_bytes: (workspace.counters - COUNTER) as u64,

@@ -119,6 +119,8 @@ pub struct MoeCfg {
 #[derive(Debug, Clone)]
 pub struct FusedMoe {
     router: Tensor,
+    /// (experts) in f32
+    router_bias: Option<Tensor>,
     experts: Experts,
     activation: Activation,
     top_k: usize,
@@ -231,8 +233,6 @@ impl FusedMoe {
 
     /// The layer with experts in narrow weights, where the router is. The gate is the experts' own. Between the products numbers are in f32.
     ///
-    /// On a GPU experts with biases or a clamped gate take several more kernels, and allocate: they are not for captures.
-    ///
     /// # Errors
     /// Experts of other sizes than `cfg` has, and a device without room.
     pub fn from_narrow(router: Tensor, experts: &QuantExperts, cfg: &MoeCfg) -> Result<Self> {
@@ -249,6 +249,16 @@ impl FusedMoe {
         Self::of(router, Experts::Narrow(experts), cfg)
     }
 
+    /// The same layer with a bias of the router (gpt-oss), of as many numbers as there are experts, in any float type.
+    ///
+    /// # Errors
+    /// A bias of another shape, and copies that fail.
+    pub fn with_router_bias(self, bias: &Tensor) -> Result<Self> {
+        check_shape("router's bias", bias.dims(), &self.router.dims()[..1])?;
+        let bias = bias.to_device(self.router.device())?.to_dtype(DType::F32)?.contiguous()?;
+        Ok(Self { router_bias: Some(bias), ..self })
+    }
+
     fn of(router: Tensor, experts: Experts, cfg: &MoeCfg) -> Result<Self> {
         let activation = match cfg.act {
             candle_nn::Activation::Silu | candle_nn::Activation::Swish => Activation::Silu,
@@ -258,7 +268,7 @@ impl FusedMoe {
             other => bail!("FusedMoe: no gate has the activation {other:?}; use nn::moe::moe_gemm and apply the gate to its result"),
         };
         let (top_k, normalise) = (cfg.num_experts_per_tok, cfg.norm_topk_prob);
-        Ok(Self { router, experts, activation, top_k, normalise })
+        Ok(Self { router, router_bias: None, experts, activation, top_k, normalise })
     }
 
     /// The layer's result for `xs`, (batch, tokens, hidden), of the same shape. `is_prefill` changes nothing.
@@ -339,7 +349,8 @@ impl FusedMoe {
 
     /// The layer with weights that track no gradients, as functions ending in `_into` take them.
     pub fn detached(&self) -> Self {
-        Self { router: self.router.detach(), experts: self.experts.detached(), ..self.clone() }
+        let router_bias = self.router_bias.as_ref().map(Tensor::detach);
+        Self { router: self.router.detach(), router_bias, experts: self.experts.detached(), ..self.clone() }
     }
 
     /// Memory between the layer's kernels for up to so many tokens.
@@ -413,7 +424,11 @@ impl FusedMoe {
     }
 
     fn router_gemm(&self) -> Gemm {
-        Gemm::new().out_dtype(DType::F32)
+        let gemm = Gemm::new().out_dtype(DType::F32);
+        match &self.router_bias {
+            Some(bias) => gemm.bias(bias),
+            None => gemm,
+        }
     }
 
     fn route(&self, tokens: &Tensor) -> Result<Routing> {

@@ -140,6 +140,11 @@ fn experts_of_every_format_are_those_of_f32() {
 }
 
 #[test]
+fn clamped_gates_at_and_beyond_the_limit() {
+    super::shared::clamped_gates(&candle::Device::Cpu).unwrap();
+}
+
+#[test]
 fn a_layer_with_a_router_has_narrow_experts() {
     super::shared::layer_of_experts(&candle::Device::Cpu).unwrap();
 }

@@ -12,6 +12,16 @@ pub(super) struct Keys<'a> {
     sizes: [usize; 4],
 }
 
+/// How scores become weights.
+#[derive(Clone, Copy)]
+pub(super) struct Weights {
+    pub scale: f32,
+    /// -inf: none.
+    pub sink: f32,
+    /// Whether the result is zeros, too, where every weight is 0.
+    pub is_empty: bool,
+}
+
 impl<'a> Keys<'a> {
     pub fn of(cache: &'a KvCache) -> Self {
         let guards = [cache.k(), cache.v()].map(|tensor| tensor.storage_and_layout());
@@ -19,14 +29,13 @@ impl<'a> Keys<'a> {
         Self { guards, scales, sizes: cache.sizes() }
     }
 
-    /// softmax(scale q . K^T) V over these rows of a head; zeros where there is no row. `is_empty`: whether the result is zeros, too, where every weight is 0.
+    /// softmax(scale q . K^T) V over these rows of a head; zeros where there is no row.
     pub fn attend(
         &self,
         q: &[f32],
         [slot, kv_head]: [usize; 2],
         rows: Range<usize>,
-        scale: f32,
-        is_empty: bool,
+        Weights { scale, sink, is_empty }: Weights,
         out: &mut [f32],
     ) -> Result<()> {
         let [_, kv_heads, capacity, head] = self.sizes;
@@ -52,7 +61,7 @@ impl<'a> Keys<'a> {
         let top = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let base = if top == f32::NEG_INFINITY { 0.0 } else { top };
         weights.iter_mut().for_each(|weight| *weight = (*weight - base).exp());
-        let sum: f32 = weights.iter().sum();
+        let sum = weights.iter().sum::<f32>() + (sink - base).exp();
         out.fill(0.0);
         for (at, weight) in rows.clone().zip(&weights) {
             read(1, at, &mut row)?;

@@ -1,6 +1,6 @@
 //! Attention of one new token of each sequence.
 
-use super::attend::Keys;
+use super::attend::{Keys, Weights};
 use super::cache::KvCache;
 use super::settings::Settings;
 use crate::candle::numbers::{integers, narrow, wide};
@@ -17,7 +17,7 @@ pub(in crate::candle) struct Decode<'a> {
     pub cache: &'a KvCache,
     pub lengths: &'a Tensor,
     pub slots: Option<&'a Tensor>,
-    pub settings: Settings,
+    pub settings: &'a Settings,
     pub heads: usize,
 }
 
@@ -27,7 +27,7 @@ impl<'a> Decode<'a> {
         cache: &'a KvCache,
         lengths: &'a Tensor,
         slots: Option<&'a Tensor>,
-        settings: Settings,
+        settings: &'a Settings,
         out: &'a Tensor,
     ) -> Result<Self> {
         let (sequences, heads, _) = q.dims3()?;
@@ -41,6 +41,7 @@ impl<'a> Decode<'a> {
     pub fn on_cpu(&self) -> Result<()> {
         let [slots_count, kv_heads, capacity, head] = self.cache.sizes();
         let (q, lengths) = (wide(self.q)?, integers(self.lengths)?);
+        let sinks = sinks(self.settings, self.heads)?;
         let slots = self.slots.map_or_else(|| Ok((0..self.q.rows as i32).collect()), integers)?;
         let mut out = vec![0.0; q.len()];
         {
@@ -54,15 +55,21 @@ impl<'a> Decode<'a> {
                 let length = (lengths[sequence].max(0) as usize).min(capacity);
                 let first = if self.settings.window == 0 { 0 } else { length.saturating_sub(self.settings.window) };
                 let at = [slots[sequence] as usize, h / share];
-                keys.attend(q, at, first..length, self.settings.scale, false, out)
+                let weights = Weights { scale: self.settings.scale, sink: sinks[h], is_empty: false };
+                keys.attend(q, at, first..length, weights, out)
             })?;
         }
         narrow(self.out, &out)
     }
 }
 
-/// q as rows, checked against the cache.
-pub(super) fn query_rows<'a>(block: Block, q: &'a Tensor, cache: &KvCache, settings: Settings) -> Result<Rows<'a>> {
+/// The sinks of all heads on the CPU; -inf: none.
+pub(super) fn sinks(settings: &Settings, heads: usize) -> Result<Vec<f32>> {
+    settings.sinks.as_ref().map_or_else(|| Ok(vec![f32::NEG_INFINITY; heads]), Tensor::to_vec1)
+}
+
+/// q as rows, checked against the cache and the settings.
+pub(super) fn query_rows<'a>(block: Block, q: &'a Tensor, cache: &KvCache, settings: &Settings) -> Result<Rows<'a>> {
     let [_, kv_heads, _, head] = cache.sizes();
     let (_, heads, of_head) = q.dims3()?;
     block.among("q", q, &FLOATS)?;
@@ -85,5 +92,6 @@ pub(super) fn query_rows<'a>(block: Block, q: &'a Tensor, cache: &KvCache, setti
     if !(settings.scale > 0.0 && settings.scale.is_finite()) {
         bail!("{}: a scale of {}; expected a positive number", block.0, settings.scale);
     }
+    block.list_of("the sinks", settings.sinks.as_ref(), DType::F32, heads, q.device())?;
     block.rows("q", q, heads * head)
 }

@@ -89,7 +89,7 @@ pub fn decode_into(
     workspace: &Workspace,
     out: &Tensor,
 ) -> Result<()> {
-    let decode = Decode::checked(q, cache, lengths, slots, *settings, out)?;
+    let decode = Decode::checked(q, cache, lengths, slots, settings, out)?;
     match q.device() {
         Device::Cpu => decode.on_cpu(),
         #[cfg(feature = "layers")]
@@ -117,7 +117,7 @@ pub fn append_decode_into(
     [q, out]: [&Tensor; 2],
 ) -> Result<()> {
     let append = Append::checked(qkv, cache, positions, slots, rope, q)?;
-    let decode = Decode::checked(q, cache, lengths, slots, *settings, out)?;
+    let decode = Decode::checked(q, cache, lengths, slots, settings, out)?;
     match q.device() {
         Device::Cpu => {
             append.on_cpu()?;
@@ -168,7 +168,7 @@ pub fn prefill_into(
     workspace: &Workspace,
     out: &Tensor,
 ) -> Result<()> {
-    let prefill = Prefill::checked(q, cache, slot, past, *settings, out)?;
+    let prefill = Prefill::checked(q, cache, slot, past, settings, out)?;
     match q.device() {
         Device::Cpu => prefill.on_cpu(),
         #[cfg(feature = "layers")]

@@ -1,8 +1,8 @@
 //! Attention of many new tokens of one sequence.
 
-use super::attend::Keys;
+use super::attend::{Keys, Weights};
 use super::cache::KvCache;
-use super::decode::query_rows;
+use super::decode::{query_rows, sinks};
 use super::settings::Settings;
 use crate::candle::numbers::{narrow, wide};
 use crate::candle::tensors::{Block, Rows};
@@ -18,7 +18,7 @@ pub(in crate::candle) struct Prefill<'a> {
     pub cache: &'a KvCache,
     pub slot: usize,
     pub past: usize,
-    pub settings: Settings,
+    pub settings: &'a Settings,
     pub heads: usize,
 }
 
@@ -28,7 +28,7 @@ impl<'a> Prefill<'a> {
         cache: &'a KvCache,
         slot: usize,
         past: usize,
-        settings: Settings,
+        settings: &'a Settings,
         out: &'a Tensor,
     ) -> Result<Self> {
         let (tokens, heads, _) = q.dims3()?;
@@ -43,7 +43,8 @@ impl<'a> Prefill<'a> {
 
     pub fn on_cpu(&self) -> Result<()> {
         let [_, kv_heads, _, head] = self.cache.sizes();
-        let Settings { scale, window, causal } = self.settings;
+        let &Settings { scale, window, causal, .. } = self.settings;
+        let sinks = sinks(self.settings, self.heads)?;
         let (q, length) = (wide(self.q)?, self.past + self.q.rows);
         let mut out = vec![0.0; q.len()];
         {
@@ -53,7 +54,9 @@ impl<'a> Prefill<'a> {
                 let position = self.past + i / self.heads;
                 let end = if causal { position + 1 } else { length };
                 let first = if window == 0 { 0 } else { (position + 1).saturating_sub(window) };
-                keys.attend(q, [self.slot, i % self.heads / share], first.min(end)..end, scale, true, out)
+                let h = i % self.heads;
+                let weights = Weights { scale, sink: sinks[h], is_empty: true };
+                keys.attend(q, [self.slot, h / share], first.min(end)..end, weights, out)
             })?;
         }
         narrow(self.out, &out)

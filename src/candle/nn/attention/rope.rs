@@ -48,16 +48,60 @@ pub enum RopeScaling {
         /// The context that the model was made for.
         original_positions: usize,
     },
+    /// Low frequencies over a factor, high ones as they are, and a straight way between by the number of the pair (`yarn`). Scores count
+    /// [`attention_factor`](Self::attention_factor) squared times as much.
+    Yarn {
+        /// The factor.
+        factor: f64,
+        /// Pairs that turn more often than this in the original context are not slowed down; 32 unless a model says otherwise.
+        beta_fast: f64,
+        /// Pairs that turn less often are slowed down whole; 1 unless a model says otherwise.
+        beta_slow: f64,
+        /// The context that the model was made for.
+        original_positions: usize,
+        /// Whether the way between begins and ends at whole numbers of pairs, which gpt-oss does not.
+        truncate: bool,
+        /// What multiplies q and k; [`yarn_factor`](Self::yarn_factor) unless a model says otherwise.
+        attention_factor: f64,
+    },
 }
 
 impl RopeScaling {
-    fn of(self, inv_freq: f64) -> f64 {
+    /// What multiplies q and k, and so the scores twice: 1 but for YaRN. [`append`](super::append) leaves it out: give the scores their scale by
+    /// [`Settings::with_rope`](super::Settings::with_rope).
+    pub fn attention_factor(&self) -> f64 {
+        match self {
+            Self::Yarn { attention_factor, .. } => *attention_factor,
+            _ => 1.0,
+        }
+    }
+
+    /// YaRN's attention factor for a factor of positions, where a model states none: 0.1 ln(factor) + 1, and 1 for factors up to 1.
+    pub fn yarn_factor(factor: f64) -> f64 {
+        0.1 * factor.max(1.0).ln() + 1.0
+    }
+
+    /// The frequency of pair i of a head.
+    fn frequency(self, i: usize, head: usize, base: f64) -> f64 {
+        let inv_freq = base.powf(-2.0 * i as f64 / head as f64);
         match self {
             Self::Linear { factor } => inv_freq / factor,
             Self::Llama3 { factor, low_freq_factor: low, high_freq_factor: high, original_positions } => {
                 let turns = original_positions as f64 * inv_freq / (2.0 * PI);
                 let smooth = ((turns - low) / (high - low)).clamp(0.0, 1.0);
                 (1.0 - smooth) * inv_freq / factor + smooth * inv_freq
+            }
+            Self::Yarn { factor, beta_fast, beta_slow, original_positions, truncate, .. } => {
+                // The number of the pair that turns so often in the original context.
+                let pair = |turns: f64| {
+                    head as f64 * (original_positions as f64 / (turns * 2.0 * PI)).ln() / (2.0 * base.ln())
+                };
+                let (low, high) = (pair(beta_fast), pair(beta_slow));
+                let (low, high) = if truncate { (low.floor(), high.ceil()) } else { (low, high) };
+                let (low, high) = (low.max(0.0), high.min(head as f64 - 1.0));
+                let way = if low == high { 0.001 } else { high - low };
+                let slow = ((i as f64 - low) / way).clamp(0.0, 1.0);
+                slow * inv_freq / factor + (1.0 - slow) * inv_freq
             }
         }
     }
@@ -85,7 +129,7 @@ impl Rope {
         if head == 0 || !head.is_multiple_of(2) {
             bail!("Rope: heads of {head} numbers have no pairs; expected an even number");
         }
-        let frequency = |i: usize| scaling.of(base.powf(-2.0 * i as f64 / head as f64)) as f32;
+        let frequency = |i: usize| scaling.frequency(i, head, base) as f32;
         let inv_freq: Vec<f32> = (0..head / 2).map(frequency).collect();
         Ok(Self::with_inv_freq(style, Tensor::new(inv_freq, device)?))
     }

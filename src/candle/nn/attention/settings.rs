@@ -1,9 +1,25 @@
-//! What attention is told beside its tensors, and the memory between its kernels.
+//! What attention is told beside q and the cache, and the memory between its kernels.
 
+use super::rope::RopeScaling;
 use ::candle::{Device, Result, Tensor};
 
-/// Which keys a query sees, and the factor of scores.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// Which keys a query sees, the factor of scores, and what else joins their softmax.
+///
+/// ```
+/// use candle::{DType, Device, Tensor};
+/// use candle_tilegemm::nn::attention::{self, KvCache, Rope, Settings, Workspace};
+///
+/// // One position, whose score is 0: half of the weight goes to a sink of 0, and all of it where there is no sink.
+/// let (device, at) = (&Device::Cpu, Tensor::new(&[0u32], &Device::Cpu)?);
+/// let cache = KvCache::new(1, 1, 1, 2, DType::F32, device)?;
+/// attention::append(&Tensor::new(&[[0f32, 0., 0., 0., 4., 6.]], device)?, &cache, &at, None, &Rope::none())?;
+/// let (q, workspace) = (Tensor::zeros((1, 1, 2), DType::F32, device)?, Workspace::new(1, 1, 2, device)?);
+/// let of = |settings: &Settings| attention::prefill(&q, &cache, 0, 0, settings, &workspace)?.flatten_all()?.to_vec1::<f32>();
+/// assert_eq!(of(&Settings::new(2))?, [4., 6.]);
+/// assert_eq!(of(&Settings::new(2).with_sinks(Tensor::zeros(1, DType::F32, device)?))?, [2., 3.]);
+/// # Ok::<(), candle::Error>(())
+/// ```
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Settings {
     /// Scores are q * k times this; positive.
@@ -12,17 +28,25 @@ pub struct Settings {
     pub window: usize,
     /// Whether a query of [`prefill`](super::prefill) sees no later position. [`decode`](super::decode) has no later ones.
     pub causal: bool,
+    /// For each head of q a number that joins the softmax of its scores, and has no value: (heads) in f32, where q is.
+    pub sinks: Option<Tensor>,
 }
 
 impl Settings {
     /// Causal, all positions, and scores over the root of `head`.
     pub fn new(head: usize) -> Self {
-        Self { scale: (1.0 / (head as f64).sqrt()) as f32, window: 0, causal: true }
+        Self { scale: (1.0 / (head as f64).sqrt()) as f32, window: 0, causal: true, sinks: None }
     }
 
     /// The same with another factor of scores.
     pub fn with_scale(self, scale: f32) -> Self {
         Self { scale, ..self }
+    }
+
+    /// The same with scores as the scaling of a rope has them: the scale times its attention factor squared.
+    pub fn with_rope(self, scaling: RopeScaling) -> Self {
+        let factor = scaling.attention_factor();
+        Self { scale: (f64::from(self.scale) * factor * factor) as f32, ..self }
     }
 
     /// The same for the newest `window` positions.
@@ -33,6 +57,11 @@ impl Settings {
     /// The same with all positions for every query of a prompt: an encoder's attention.
     pub fn bidirectional(self) -> Self {
         Self { causal: false, ..self }
+    }
+
+    /// The same with attention sinks (gpt-oss): e^sink of a head joins the sum of the head's weights. A sink of -inf is none, and one of inf leaves zeros.
+    pub fn with_sinks(self, sinks: Tensor) -> Self {
+        Self { sinks: Some(sinks), ..self }
     }
 }
 

@@ -2,13 +2,13 @@
 
 use super::config::QuantizationConfig;
 use super::device::{DeviceWeight, Placed};
-#[cfg(feature = "experts")]
-use super::expert_steps;
 use super::floats::read_mxfp4_experts;
 use super::load::read;
 use super::quantize::Quantizer;
 use super::tensors::Module;
 use super::weight::QuantWeight;
+#[cfg(feature = "experts")]
+use crate::candle::cuda::grouped::{self, Biases};
 #[cfg(feature = "experts")]
 use crate::candle::nn::between::Between;
 #[cfg(feature = "experts")]
@@ -173,6 +173,11 @@ impl QuantExperts {
         })
     }
 
+    /// The same experts with another gate.
+    pub fn with_gate(self, gate: ExpertGate) -> Self {
+        Self { gate, ..self }
+    }
+
     /// Experts, hidden, and the numbers between an expert's products.
     pub fn sizes(&self) -> [usize; 3] {
         self.sizes
@@ -228,30 +233,37 @@ impl QuantExperts {
         bail!("QuantExperts: experts run on the CPU, and with CUDA: build with the features experts and narrow")
     }
 
-    /// The same on a GPU, into memory that is there. Without biases, and with the function of a gate, it allocates nothing.
+    /// The same on a GPU, into memory that is there. Allocates nothing.
     #[cfg(feature = "experts")]
     pub(in crate::candle::nn) fn write(&self, tokens: &Tensor, routing: &Routing, memory: &Between) -> Result<()> {
-        let (Some([gate_up, down]), Some(both)) = (self.device_weights(), &memory.both) else {
+        let (Some([gate_up, down]), Some(both), Device::Cuda(device)) =
+            (self.device_weights(), &memory.both, self.device())
+        else {
             bail!("QuantExperts: a workspace without room for gates; make one by `workspace` of the layer of these experts")
         };
         let count = self.sizes[0];
         let tokens = gate_up.gathered(tokens)?;
         routing.by_tokens().write_narrow(&tokens, count, gate_up.operand_of_each(count), both)?;
-        if let Some(bias) = &self.biases[0] {
-            expert_steps::add_bias(both, bias, routing, false)?;
-        }
+        let [before, behind] = self.biases.each_ref().map(Option::as_ref);
+        let before = Biases { bias: before, experts: routing.experts(), scales: None };
         match self.gate {
-            ExpertGate::Function(function) => gate_into(both, self.places, function, &memory.inner)?,
+            ExpertGate::Function(function) => {
+                if before.bias.is_some() {
+                    grouped::add_bias(device, both, before)?;
+                }
+                gate_into(both, self.places, function, &memory.inner)?;
+            }
             ExpertGate::Clamped { alpha, limit } => {
-                expert_steps::clamped(both, self.places, [alpha, limit], &memory.inner)?
+                grouped::clamp_into(device, both, before, (self.places, [alpha, limit]), &memory.inner)?
             }
         }
         let inner = down.gathered(&memory.inner)?;
         routing.by_pairs().write_narrow(&inner, count, down.operand_of_each(count), &memory.results)?;
-        match &self.biases[1] {
-            Some(bias) => expert_steps::add_bias(&memory.results, bias, routing, true),
-            None => Ok(()),
+        if behind.is_none() {
+            return Ok(());
         }
+        let behind = Biases { bias: behind, experts: routing.experts(), scales: Some(routing.weights()) };
+        grouped::add_bias(device, &memory.results, behind)
     }
 
     /// Rows in f32 times the weights of an expert's first or second product, with the bias.

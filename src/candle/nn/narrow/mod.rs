@@ -25,8 +25,6 @@ mod compressed;
 mod config;
 mod device;
 mod eight_bits;
-#[cfg(any(feature = "experts", test))]
-mod expert_steps;
 mod experts;
 mod floats;
 mod gptq;
