@@ -146,6 +146,7 @@ impl DeviceWeight {
     }
 
     /// Rows and columns that share a factor.
+    #[cfg(feature = "cuda")]
     pub(super) fn shared(&self) -> [usize; 2] {
         self.shared
     }

@@ -17,7 +17,9 @@ use crate::candle::tensors::Rows;
 use crate::layer::GateFunction;
 #[cfg(feature = "cuda")]
 use crate::problem::{Format, Scale};
-use ::candle::{DType, Device, Result, Tensor};
+#[cfg(feature = "cuda")]
+use ::candle::DType;
+use ::candle::{Device, Result, Tensor};
 use float8::F8E4M3;
 use rayon::prelude::*;
 
