@@ -126,7 +126,9 @@ fn experts_with_narrow_weights_have_fast_kernels() {
                 (U8, Scale::of_groups(F16, 128, sizes[0]).with_zeros()),
                 (I8, Scale::of_rows(F32)),
             ] {
-                for (tokens, rows) in [(1, 8), (8, 8), (2048, 32)] {
+                // Shared memory of Ada has no room for eight rows of a longer K.
+                let few = if card == "l40s" && sizes[1] > 2048 { 32 } else { 8 };
+                for (tokens, rows) in [(1, few), (8, few), (2048, 32)] {
                     let problem = narrow(tokens, sizes, a, b, scale);
                     let plan = dispatcher.plan(&problem, Policy::default()).unwrap();
                     let kernel = plan.kernel;
