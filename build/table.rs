@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+mod align;
 mod cases;
 mod family;
 mod features;
@@ -12,6 +13,7 @@ mod limits;
 mod out;
 mod sass;
 
+use align::{align_of, dtype_bytes};
 use cases::Cases;
 use family::Family;
 pub use family::{Language, Role};
@@ -296,7 +298,7 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
                     split: row.split,
                     stages: row.stages,
                     warps: row.warps,
-                    align: if row.align == 0 { dtype_bytes(dtype) } else { align_of(&row, b) },
+                    align: if row.align == 0 { dtype_bytes(dtype) } else { align_of(row.align, b) },
                     schedule: row.schedule.clone(),
                     epilogue: row.epilogue.clone(),
                     fast: row.fast,
@@ -319,15 +321,6 @@ fn expand(family: &str, head: &Family, row: Row, line: usize) -> Result<Vec<Kern
 fn operands(row: &Row) -> impl Iterator<Item = (&String, &String)> {
     let of = move |dtype| row.b.iter().chain(row.b.is_empty().then_some(dtype)).map(move |b| (dtype, b));
     row.dtype.iter().flat_map(of)
-}
-
-/// The alignment of a row's kernel for this format of B: blocks of an odd number of bytes lie at any byte.
-fn align_of(row: &Row, b: &str) -> u32 {
-    if b == "mxfp4" {
-        row.align.min(1)
-    } else {
-        row.align
-    }
 }
 
 /// family [arch] dtype [b] [out] [math] layout [tile cluster] [s<split>] [schedule] [w<warps>] [align<bytes>]
@@ -406,15 +399,6 @@ fn one_of(field: &str, values: &[String], allowed: &[&str]) -> Result<(), String
 /// Whether no dtype before this one in the list has elements of the same size.
 fn first_of_size(dtype: &str, list: &[String]) -> bool {
     list.iter().find(|other| dtype_bytes(other) == dtype_bytes(dtype)).is_some_and(|first| first == dtype)
-}
-
-fn dtype_bytes(dtype: &str) -> u32 {
-    match dtype {
-        "f64" => 8,
-        "f32" => 4,
-        "f8e4m3" | "i8" => 1,
-        _ => 2,
-    }
 }
 
 impl Kernel {

@@ -4,9 +4,9 @@ use crate::into::products::{exact, randn, same, unit, Within};
 use candle::safetensors::BufferedSafetensors;
 use candle::{bail, DType, Device, Module, Result, Tensor};
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg, Routing};
-use candle_tilegemm::nn::narrow::{Activations, Checkpoint, ExpertGate, Granularity, QuantWeight, Quantizer};
+use candle_tilegemm::nn::narrow::{Checkpoint, ExpertGate, Granularity, QuantWeight, Quantizer};
 use candle_tilegemm::nn::{
-    gate, linear_quantized_no_bias, GateFunction, GatedMlp, Linear, QuantExperts, QuantLinear, QuantizationConfig,
+    linear_quantized_no_bias, GateFunction, Linear, QuantExperts, QuantLinear, QuantizationConfig,
 };
 use candle_tilegemm::problem::Gate;
 use candle_tilegemm::Activation;
@@ -21,6 +21,11 @@ pub const QUANTIZERS: [Quantizer; 8] = [
     Quantizer::Int8 { group: None },
     Quantizer::Mxfp4,
 ];
+
+#[path = "narrow_8_bits.rs"]
+mod of_8_bits;
+
+pub use of_8_bits::{eight_bits, gated_in_8_bits};
 
 /// A module of a checkpoint: its config, its file, and its path.
 type Stored = (&'static str, &'static [u8], &'static str);
@@ -247,98 +252,6 @@ pub fn not_finite(device: &Device) -> Result<()> {
         let y = QuantLinear::fp8(&weight, &scale(1.0)?, None)?.forward(&none)?;
         if y.dims() != [0, 2] {
             bail!("{dtype:?}: no rows gave {:?}", y.dims());
-        }
-    }
-    Ok(())
-}
-
-/// x in 8 bits and back: rows, or 128 numbers of one, share the factor that makes the largest of them the largest code.
-fn in_8_bits(x: &[f64], k: usize, block: usize, is_int8: bool) -> Vec<f64> {
-    let round = |numbers: &[f64]| -> Vec<f64> {
-        let largest = numbers.iter().fold(0f32, |largest, x| largest.max(x.abs() as f32));
-        let factor = if largest == 0.0 { 1.0 } else { largest / if is_int8 { 127.0 } else { 448.0 } };
-        let code = |x: &f64| match (*x as f32) / factor {
-            code if is_int8 => f64::from(code.round_ties_even()),
-            code => float8::F8E4M3::from_f32(code).to_f64(),
-        };
-        numbers.iter().map(|x| code(x) * f64::from(factor)).collect()
-    };
-    x.chunks(k).flat_map(|row| row.chunks(block).flat_map(round).collect::<Vec<_>>()).collect()
-}
-
-/// Layers whose activations a config has in 8 bits: with every factor that goes with them, and with weights that take none. `rounds`: whether the device has such
-/// products; others multiply by x as it comes.
-pub fn eight_bits(device: &Device, rounds: bool) -> Result<()> {
-    let block = |rows, columns| Quantizer::Fp8(Granularity::Block([rows, columns]));
-    for (i, (to, shared)) in [
-        (Quantizer::Fp8(Granularity::Tensor), Some(usize::MAX)),
-        (Quantizer::Fp8(Granularity::Channel), Some(usize::MAX)),
-        (Quantizer::Int8 { group: None }, Some(usize::MAX)),
-        (block(128, 128), Some(128)),
-        (block(64, 128), None),
-        (Quantizer::Int8 { group: Some(32) }, None),
-        (Quantizer::Int4 { group: Some(32), zeros: false }, None),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let is_int8 = matches!(to, Quantizer::Int8 { .. });
-        let [n, k] = [[11, 70], [200, 320], [129, 1040]][i % 3];
-        let weight = randn(&[n, k], DType::F32, device)?.affine(0.2, 0.0)?;
-        for dtype in [DType::F32, DType::F16, DType::BF16] {
-            let bias = randn(&[n], dtype, device)?;
-            let as_it_comes = QuantLinear::quantize(&weight, Some(bias.clone()), to)?.with_activation(Activation::Silu);
-            let layer = as_it_comes.clone().with_activations(Activations::Dynamic);
-            let (w, b) = (exact(&on_host(&layer)?.to_tensor()?)?, exact(&bias)?);
-            let turned = randn(&[2, k, 3], dtype, device)?.transpose(1, 2)?;
-            for x in [randn(&[1, k], dtype, device)?, turned, randn(&[130, k], dtype, device)?] {
-                let what = format!("{to:?} by 8 bits, {:?} in {dtype:?}", x.dims());
-                let c = randn(&[&x.dims()[..x.rank() - 1], &[n]].concat(), dtype, device)?;
-                let (numbers, of_c) = (exact(&x.contiguous()?)?, exact(&c)?);
-                let added = |sum: f64, at: usize| (Activation::Silu.apply(sum + b[at % n]) + of_c[at], 1.1);
-                near(&what, &as_it_comes.forward_residual(&x, &c)?, &numbers, &w, k, added)?;
-                let y = layer.forward_residual(&x, &c)?;
-                let Some(shared) = shared.filter(|_| rounds) else {
-                    near(&what, &y, &numbers, &w, k, added)?;
-                    continue;
-                };
-                let rounded = in_8_bits(&numbers, k, shared.min(k), is_int8);
-                // Tensor cores keep 13 bits of sums of fp8.
-                let of_size = of_size(k, &Device::Cpu) + if device.is_cpu() || is_int8 { 0.0 } else { 2f64.powi(-9) };
-                near_by(&what, &y, [&rounded, &w], (k, of_size), added)?;
-                let out = y.zeros_like()?;
-                layer.forward_residual_into(&x.contiguous()?, &c, &out)?;
-                same(&what, &out, &y)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A feed-forward part whose gates are rounded to 8 bits by the kernel that gates has the bits of its pieces.
-pub fn gated_in_8_bits(device: &Device) -> Result<()> {
-    let functions = [GateFunction::SwiGlu, GateFunction::GeGluTanh, GateFunction::GeGluErf, GateFunction::Relu2];
-    let block = Quantizer::Fp8(Granularity::Block([128, 128]));
-    let quantizers = [Quantizer::Fp8(Granularity::Tensor), Quantizer::Int8 { group: None }, block];
-    for (i, function) in functions.into_iter().enumerate() {
-        for (j, to) in quantizers.into_iter().enumerate() {
-            let [hidden, inner] = [[96, 320], [72, 136], [130, 1032]][(i + j) % 3];
-            let layer = |n: usize, k: usize| -> Result<QuantLinear> {
-                let weight = randn(&[n, k], DType::F32, device)?.affine(0.2, 0.0)?;
-                Ok(QuantLinear::quantize(&weight, None, to)?.with_activations(Activations::Dynamic))
-            };
-            let (gate_up, down) = (layer(2 * inner, hidden)?, layer(hidden, inner)?);
-            let whole = GatedMlp::new(gate_up.clone(), down.clone(), function)?;
-            for dtype in [DType::F32, DType::F16, DType::BF16] {
-                for rows in [0, 1, 5, 130] {
-                    let x = randn(&[rows, hidden], dtype, device)?;
-                    let gated = gate(&gate_up.forward(&x)?, Gate::Halves, function)?;
-                    let what = format!("{function:?}, {to:?}, {rows} rows in {dtype:?}");
-                    same(&what, &whole.forward(&x)?, &down.forward(&gated)?)?;
-                    let added = down.forward_residual(&gated, &x)?;
-                    same(&format!("{what}, residual"), &whole.forward_residual(&x, &x)?, &added)?;
-                }
-            }
         }
     }
     Ok(())

@@ -1,5 +1,7 @@
 //! Arms, measured side by side: their names, and the launches of each arm for a row.
 
+mod sets;
+
 use super::gguf::{CandlesProduct, Dense};
 use super::grouped::{CandlesKernel, Loop};
 use super::lt::{CublasLt, LtProblem, Reduction};
@@ -17,28 +19,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use sets::{DEFAULT, EXPERTS, GGUF, GGUF_EXPERTS, NARROW, RANDOM};
+
 /// Sets the mode of arms that are calls of candle, including stock.
 pub fn set_mode(mode: F32Mode) {
     candle_tilegemm::set_f32_mode(mode);
     candle::cuda_backend::set_gemm_reduced_precision_f32(mode == F32Mode::Tf32);
 }
-
-/// The arms of a run without `--arms`.
-pub const DEFAULT: [&str; 7] = ["ours", "own", "own-best", "candle", "cublaslt", "cublaslt-any", "cublaslt-top1"];
-
-/// The arms of a run over random products without `--arms`.
-pub const RANDOM: [&str; 5] = ["ours", "ours-untuned", "own", "candle", "every"];
-
-/// The arms of a run over products of experts without `--arms`.
-pub const EXPERTS: [&str; 5] = ["ours", "own", "own-best", "candle", "cublas-loop"];
-/// The same with quantised weights.
-pub const GGUF_EXPERTS: [&str; 3] = ["ours", "own-best", "candle"];
-
-/// The arms of a run over products with narrow weights without `--arms`.
-pub const NARROW: [&str; 4] = ["ours", "own-best", "cublaslt", "bf16"];
-
-/// The arms of a run over products with quantised weights without `--arms`.
-pub const GGUF: [&str; 4] = ["ours", "own-best", "candle", "bf16"];
 
 /// One arm.
 #[derive(Clone, Debug, PartialEq)]
