@@ -144,7 +144,9 @@ fn stride<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Opt
 }
 
 fn dtype<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Format, D::Error> {
-    String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    let name = String::deserialize(deserializer)?;
+    let in_8_bits = [Format::F8E4M3, Format::I8].into_iter().find(|format| format.name() == name);
+    in_8_bits.map_or_else(|| name.parse().map_err(de::Error::custom), Ok)
 }
 
 fn out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Format>, D::Error> {

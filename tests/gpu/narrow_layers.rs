@@ -10,7 +10,7 @@ use candle::{Device, Result};
 type Check = fn(&Device) -> Result<()>;
 
 pub fn tests() -> Vec<(String, Test)> {
-    let checks: [(&str, Check); 7] = [
+    let checks: [(&str, Check); 8] = [
         ("narrow_layers", shared::layers),
         ("narrow_layers_into", shared::into),
         ("narrow_layers_not_finite", shared::not_finite),

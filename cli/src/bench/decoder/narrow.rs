@@ -2,7 +2,7 @@
 
 use super::super::weights::{deviation, seed, words};
 use super::pool::Pool;
-use super::size::{Narrow, Size};
+use super::size::{Narrow, Size, GROUP};
 use candle::{bail, DType, Device, Result, Shape, Tensor};
 use candle_nn::{var_builder::SimpleBackend, Init};
 
@@ -13,8 +13,6 @@ const OF_FP8: f32 = 1.69;
 const OF_4_BITS: f32 = 4.6;
 /// Codes of 4 bits in a word.
 const IN_WORD: usize = 8;
-/// Numbers of a row that share a factor in 4 bits.
-pub const GROUP: usize = 128;
 
 pub struct Checkpoint {
     /// The tensors that are not narrow.

@@ -1,7 +1,6 @@
 //! The decoders that are measured: sizes of published models.
 
 use super::super::shapes;
-use super::narrow::GROUP;
 use candle::quantized::GgmlDType;
 use candle_tilegemm_models::Config;
 use candle_transformers::models::{llama, qwen3_moe};
@@ -47,6 +46,9 @@ pub enum Weights {
     /// As compressed-tensors has them; embedding and head as in `Dense`.
     Narrow(Narrow),
 }
+
+/// Numbers of a row that share a factor in 4 bits.
+pub const GROUP: usize = 128;
 
 /// Formats of checkpoints with narrow weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

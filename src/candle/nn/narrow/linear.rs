@@ -101,6 +101,7 @@ impl QuantLinear {
     pub fn to_device(&self, device: &Device) -> Result<Self> {
         let weight = match &self.weight {
             Weight::Plain(weight) => Weight::Plain(weight.to_device(device)?),
+            Weight::Narrow(weight) if device.is_cpu() => Weight::Narrow(weight.to_device(device)?),
             Weight::Narrow(weight) => Weight::Narrow(weight.with_factors_of_8_bits().to_device(device)?),
         };
         let bias = self.bias.as_ref().map(|bias| bias.to_device(device)).transpose()?;
