@@ -150,7 +150,7 @@ fn dtype<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Form
 }
 
 fn out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Format>, D::Error> {
-    dtype(deserializer).map(Some)
+    String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
 
 /// The narrow weights of products.
