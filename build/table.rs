@@ -350,7 +350,7 @@ fn name(family: &str, row: &Row, arch: &str, [dtype, b]: [&String; 2], out: Opti
         parts.push(format!("w{}", row.warps));
     }
     if row.align > 0 && row.align < 16 {
-        parts.push(format!("align{}", align_of(row, b)));
+        parts.push(format!("align{}", align_of(row.align, b)));
     }
     parts.join("_")
 }
