@@ -122,7 +122,7 @@ impl Family for NarrowGroupedGemm {
 
     /// M decides how many warps share K of few rows.
     fn sums(&self, kernel: &KernelDesc, config: &Config) -> Option<SumOrder> {
-        (!is_of_few(kernel)).then(|| SumOrder::Row { kernel: kernel.name, config: *config })
+        (!is_of_few(kernel)).then_some(SumOrder::Row { kernel: kernel.name, config: *config })
     }
 
     fn estimate(&self, case: &Case, _: &Config) -> f64 {
