@@ -1,10 +1,9 @@
 //! GGUF's blocks that candle does not have, and files with them, on the CPU.
 
-#[path = "../support/drawn.rs"]
-mod drawn;
 #[path = "../support/gguf.rs"]
 mod files;
 
+use crate::into::products::drawn::blocks;
 use candle::quantized::gguf_file::{Content, Value};
 use candle::quantized::{GgmlDType, QTensor};
 use candle::{DType, Device, Module, Result, Tensor};
@@ -12,7 +11,6 @@ use candle_tilegemm::gguf::{GgufFile, Tensors};
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
 use candle_tilegemm::nn::{GateFunction, GatedMlp, MergedLinear, QEmbedding, QLinear, QWeights};
 use candle_tilegemm::Format;
-use drawn::blocks;
 use files::{file, Entry};
 use half::f16;
 use std::io::Cursor;

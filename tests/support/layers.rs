@@ -1,8 +1,6 @@
 //! The blocks of a layer against their definition in f64, on the CPU and on a GPU.
 
-#[path = "drawn.rs"]
-mod drawn;
-
+use crate::into::products::drawn;
 use candle::quantized::{GgmlDType, QTensor};
 use candle::{bail, DType, Device, Module, Result, Tensor};
 use candle_tilegemm::nn::attention::{self, KvCache, Rope, RopeScaling, RopeStyle, Settings, Workspace};

@@ -433,7 +433,7 @@ pub fn clamped_gates(device: &Device) -> Result<()> {
             let expected = (up.clamp(-7.0, 7.0) + 1.0) * steep;
             for x in &got[i * hidden..(i + 1) * hidden] {
                 let is_near = (x - expected).abs() <= 2f64.powi(-7) * expected.abs() + 1e-30;
-                if !is_near && !(x.is_nan() && expected.is_nan()) {
+                if !(is_near || x.is_nan() && expected.is_nan()) {
                     bail!("{places:?}, {:?}: {x}, expected {expected}", pairs[i]);
                 }
             }

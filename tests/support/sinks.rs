@@ -52,7 +52,9 @@ pub fn special(device: &Device, shape: Shape) -> Result<()> {
                 let sinks = (0..heads).map(|h| if h % 2 == 0 { sink } else { f32::NEG_INFINITY });
                 let sinks = Tensor::from_iter(sinks, &Device::Cpu)?.to_device(device)?;
                 let (got, _) = way(&q, &cache, &settings.clone().with_sinks(sinks), &workspace)?;
-                let of = |i: usize| match of_sink.filter(|_| i / head % heads % 2 == 0 && sees[i / head / heads]) {
+                let of = |i: usize| match of_sink
+                    .filter(|_| (i / head % heads).is_multiple_of(2) && sees[i / head / heads])
+                {
                     Some(number) => number,
                     None => plain[i],
                 };
