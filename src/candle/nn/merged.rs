@@ -1,8 +1,9 @@
 //! Layers of one input as one product.
 
+use super::kind::Kind;
 use super::narrow::QuantLinear;
 use super::{Linear, QLinear};
-use crate::candle::qweights::{QWeights, Stored};
+use crate::candle::qweights::QWeights;
 use crate::candle::tensors::{unwritten, Block};
 use crate::problem::Activation;
 use ::candle::quantized::QMatMul;
@@ -39,16 +40,6 @@ enum Part {
     Dense(Linear),
     Blocks(QLinear),
     Narrow(QuantLinear),
-}
-
-/// Products with the same kind can be one; narrow ones say so themselves.
-#[derive(PartialEq)]
-pub(super) enum Kind {
-    Dense(DType),
-    Blocks(Stored),
-    /// Weights that were dequantised.
-    Dequantised(DType),
-    Narrow,
 }
 
 impl From<Linear> for MergedLinear {

@@ -14,6 +14,7 @@ mod draw;
 mod embedding;
 mod experts;
 mod gate;
+mod kind;
 mod merged;
 mod mlp;
 pub mod moe;

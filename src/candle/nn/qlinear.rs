@@ -5,7 +5,7 @@ mod load;
 pub use load::{qlinear, qlinear_b, qlinear_no_bias};
 
 use super::beside::Beside;
-use super::merged::Kind;
+use super::kind::Kind;
 use crate::candle::activation::activated;
 use crate::candle::cpu::sums_of;
 #[cfg(feature = "cuda")]
