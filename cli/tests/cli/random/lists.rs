@@ -29,7 +29,16 @@ const FIRST_EXTREMES: [&str; 8] = [
 ];
 const HASH_OF_EXTREMES: &str = "eeb9fea2cb1632cf9518eee9b67e52dd565d7dcd16a99e78672fd24c41ce0531";
 
-const FIRST_NARROW: [&str; 8] = [""; 8];
+const FIRST_NARROW: [&str; 8] = [
+    "random-narrow-1-0000 narrow 1x7168x3584 nt bf16 f4e2m1 g32",
+    "random-narrow-1-0001 narrow 52x1536x3072 nt bf16 f4e2m1 g32",
+    "random-narrow-1-0002 narrow 73x1536x2048 nt f8e4m3 tensor fast",
+    "random-narrow-1-0003 narrow 234x29568x8192 nt f8e4m3 row",
+    "random-narrow-1-0004 narrow 7x3584x1792 nt bf16 u4 g32",
+    "random-narrow-1-0005 narrow 81x256x1536 nt bf16 u4 g128",
+    "random-narrow-1-0006 narrow 55x3072x384 nt f8e4m3 128x128",
+    "random-narrow-1-0007 narrow 4x2048x4096 nt bf16 u4 g128",
+];
 const HASH_OF_NARROW: &str = "";
 
 fn products(list: &str, seed: u64, count: usize) -> Vec<Shape> {

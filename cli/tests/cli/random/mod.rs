@@ -246,7 +246,10 @@ fn a_command_lists_them_with_their_choices() {
         (&["bench", "--random", "5", "--seed", "1", "--class", "large"], "attention"),
         (&["suite", "--random", "5", "--seed", "1", "--class", "experts"], "without --random"),
         (&["suite", "--random", "5", "--seed", "1", "--class", "gguf,decode"], "`gguf` or `gguf-experts` alone"),
-        (&["suite", "--random", "5", "--seed", "1", "--class", "widths,decode"], "`widths` or `extreme` alone"),
+        (
+            &["suite", "--random", "5", "--seed", "1", "--class", "widths,decode"],
+            "`widths`, `extreme` or `narrow` alone",
+        ),
         (&["suite", "--class", "extreme"], "with --random N --seed S"),
         (&["bench", "--random", "5", "--seed", "1", "--suite", "x.toml"], "--suite"),
         (&["bench", "--random", "0", "--seed", "1"], "1.."),
