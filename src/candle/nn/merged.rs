@@ -7,7 +7,7 @@ use crate::candle::qweights::QWeights;
 use crate::candle::tensors::{unwritten, Block};
 use crate::problem::Activation;
 use ::candle::quantized::QMatMul;
-use ::candle::{bail, DType, Device, Module, Result, Tensor, D};
+use ::candle::{bail, Device, Module, Result, Tensor, D};
 
 const BLOCK: Block = Block("MergedLinear");
 
