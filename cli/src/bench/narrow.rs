@@ -192,6 +192,10 @@ fn codes_in_f64(format: Format, codes: &Tensor, [lines, k]: [usize; 2]) -> Resul
 mod tests {
     use super::*;
 
+    fn ok<T>(result: Result<T>) -> T {
+        result.unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
     /// Codes, factors and zeros as csrc/tilegemm.h defines them.
     #[test]
     fn numbers_are_those_of_the_format() {
@@ -206,7 +210,7 @@ mod tests {
         );
         let scale = Some(Scale::of_groups(Format::F32, 32, 2).with_zeros());
         let coded = Coded { format: Format::U4, scale, codes: &codes, factors: &factors, zeros: &zeros };
-        let numbers = coded.numbers([2, 32], true).unwrap().to_vec2::<f64>().unwrap();
+        let numbers = ok(coded.numbers([2, 32], true)).to_vec2::<f64>().unwrap();
         let expected = |at: usize| [2, 10, 18, 26, 3, 11, 19, 27].iter().position(|k| *k == at).unwrap_or(0) as f64;
         assert_eq!(numbers[0], (0..32).map(|at| expected(at) - 2.0).collect::<Vec<_>>());
         assert_eq!(numbers[1], vec![0.0; 32]);
@@ -215,7 +219,7 @@ mod tests {
         let blocks = Some(Scale::new(Format::F8E8M0, [1, 1], [1, 2]));
         let exponents = Tensor::from_vec(vec![127u8, 128, 126, 127], 4, &device).unwrap();
         let coded = Coded { format: Format::F8E4M3, scale: blocks, codes: &codes, factors: &exponents, zeros: &zeros };
-        let numbers = coded.numbers([2, 2], false).unwrap().to_vec2::<f64>().unwrap();
+        let numbers = ok(coded.numbers([2, 2], false)).to_vec2::<f64>().unwrap();
         assert_eq!(numbers, [[1.0, -0.5], [896.0, 2f64.powi(-9)]]);
         assert_eq!([0, 1, 7, 8, 15].map(e2m1), [0.0, 0.5, 6.0, 0.0, -6.0]);
     }
