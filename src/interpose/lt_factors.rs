@@ -12,6 +12,7 @@ use std::ptr::null;
 const CUDA_R_8F_E4M3: c_int = 28;
 /// Numbers that share a factor in vectors and blocks.
 const BLOCK: usize = 128;
+const BLOCKS_OF_128: c_int = MATMUL_MATRIX_SCALE_BLK128x128_32F;
 /// What cuBLASLt pads the counts of such factors to.
 const PADDING: usize = 4;
 
@@ -81,7 +82,7 @@ fn of_w(mode: c_int, [_, k]: [usize; 2]) -> Option<Scale> {
     match mode {
         MATMUL_MATRIX_SCALE_SCALAR_32F => Some(Scale::of_tensor(Format::F32)),
         MATMUL_MATRIX_SCALE_OUTER_VEC_32F => Some(Scale::of_rows(Format::F32)),
-        MATMUL_MATRIX_SCALE_BLK128x128_32F if k.div_ceil(BLOCK).is_multiple_of(PADDING) => {
+        BLOCKS_OF_128 if k.div_ceil(BLOCK).is_multiple_of(PADDING) => {
             Some(Scale::of_blocks(Format::F32, [BLOCK as u32; 2], k))
         }
         _ => None,
