@@ -4,6 +4,7 @@
 #include <cublas_v2.h>
 
 #include <cstdio>
+#include <cstring>
 
 #ifndef VERSION
 #define VERSION 13
@@ -29,7 +30,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t*) { return CUBLAS_STATUS_SUCCESS;
 
 static cublasStatus_t set(int number, void* value, size_t bytes, size_t* written) {
   for (size_t i = 0; i < bytes; ++i) static_cast<char*>(value)[i] = 0;
-  *static_cast<int*>(value) = number;
+  std::memcpy(value, &number, bytes < sizeof number ? bytes : sizeof number);
   *written = bytes;
   return CUBLAS_STATUS_SUCCESS;
 }
