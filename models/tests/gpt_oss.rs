@@ -6,7 +6,7 @@ use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::nn::attention::{Rope, RopeStyle};
 use candle_tilegemm_models::{Cache, Config, Decoder, ExpertForm, Sampler};
 use common::gpt_oss::{builder, expected, path, text, text_with, Plain, BF16};
-use common::{best, difference};
+use common::{best, difference, error};
 use serde_json::{json, Value};
 
 /// The most that roundings in f32 may change of the logits, over the largest: twice what the decoder's gave at most. Gates multiply numbers up to 8.
@@ -173,13 +173,6 @@ fn yarn_is_transformers() -> Result<()> {
         assert!((scaling.attention_factor() - factor).abs() < 1e-12, "{case}: {}", scaling.attention_factor());
     }
     Ok(())
-}
-
-fn error<T>(result: Result<T>) -> String {
-    match result {
-        Ok(_) => panic!("expected an error"),
-        Err(error) => error.to_string(),
-    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use candle_tilegemm::nn::narrow::{Granularity, QuantWeight, Quantizer};
 use candle_tilegemm_models::{Cache, Config, Decoder, Quantization, Sampler};
 use common::narrow::{Model, Stored, ALL};
 use common::steps::{config, prompted, steps};
-use common::{builder, difference, weights, ROUNDING};
+use common::{builder, difference, error, weights, ROUNDING};
 
 const CPU: &Device = &Device::Cpu;
 const MOE: &str =
@@ -95,13 +95,6 @@ fn weights_are_rounded_at_load() -> Result<()> {
         assert!((1e-4..0.5).contains(&apart), "{family}, {to:?}: {apart:e}");
     }
     Ok(())
-}
-
-fn error<T>(result: Result<T>) -> String {
-    match result {
-        Ok(_) => panic!("expected an error"),
-        Err(error) => error.to_string(),
-    }
 }
 
 #[test]

@@ -5,18 +5,11 @@ mod common;
 use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::nn::Sampling;
 use candle_tilegemm_models::{Cache, Config, Decoder, Sampler};
-use common::{builder, json, weights, LLAMA, LLAMA3, MISTRAL, QWEN2, QWEN3_MOE};
+use common::{builder, error, json, weights, LLAMA, LLAMA3, MISTRAL, QWEN2, QWEN3_MOE};
 
 fn tiny(more: &str) -> Result<Decoder> {
     let config = Config::from_json(&json("llama", more))?;
     Decoder::load(&config, builder(&weights(&config, 21)?))
-}
-
-fn error<T>(result: Result<T>) -> String {
-    match result {
-        Ok(_) => panic!("expected an error"),
-        Err(error) => error.to_string(),
-    }
 }
 
 #[track_caller]

@@ -15,6 +15,14 @@ use std::collections::HashMap;
 /// gave 4e-7 in the median, 1.4e-6 in the 99th percentile and 3.2e-6 at most; the SmolLM2 of smollm2.rs 9e-7 in the median and 1.7e-6 at most.
 pub const ROUNDING: f32 = 6e-6;
 
+/// The text of the error that a call has to end in.
+pub fn error<T>(result: Result<T>) -> String {
+    match result {
+        Ok(_) => panic!("expected an error"),
+        Err(error) => error.to_string(),
+    }
+}
+
 /// Numbers of SplitMix64.
 pub struct Random(pub u64);
 
