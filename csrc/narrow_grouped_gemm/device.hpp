@@ -211,7 +211,7 @@ __device__ __forceinline__ void many_rows(const tg_gemm_args& args, const Narrow
 }
 
 template <class S>
-__global__ void __launch_bounds__(32 * most_warps, 2)
+__global__ void __launch_bounds__(32 * most_warps, S::most_blocks)
     narrow_grouped_gemm(const __grid_constant__ tg_gemm_args args, const __grid_constant__ NarrowPlace p,
                         const __grid_constant__ Results results) {
   extern __shared__ __align__(1024) uint8_t shared[];

@@ -18,6 +18,9 @@ namespace {
 
 // Shared memory of a multiprocessor, of which a block has all but 1 KiB.
 constexpr int bytes_of_multiprocessor(int arch) { return (arch == 90 || arch == 100 ? 228 : 100) * 1024; }
+// Blocks of a multiprocessor, of 8 warps with at least 128 registers a thread. A block's rings take 48 KiB, its rows of
+// A and sums some more: 100 KiB have room for one block.
+constexpr int blocks_of(int arch) { return bytes_of_multiprocessor(arch) >= 200 * 1024 ? 2 : 1; }
 
 inline int bytes_of_factor(const tg_scale& scale) {
   return !scale.ptr || scale.format == TG_F32 ? 4 : scale.format == TG_F16 || scale.format == TG_BF16 ? 2 : 1;
@@ -46,8 +49,7 @@ tg_status run(const tg_gemm_args& args) {
   if (layout.bytes > room) return TG_UNSUPPORTED;
   const auto kernel = narrow_grouped_gemm<S>;
   if (const cudaError_t error = allow_shared_memory<S>(kernel, room)) return cuda_status(error);
-  // 16 warps have the registers of a multiprocessor.
-  const int blocks = std::min(bytes_of_multiprocessor(ARCH) / (layout.bytes + 1024), 16 / most_warps);
+  const int blocks = std::min(bytes_of_multiprocessor(ARCH) / (layout.bytes + 1024), S::most_blocks);
   const int64_t grid = std::min<int64_t>(int64_t(args.sm_count) * blocks, most);
   const tg_scale& scale = args.b_scale;
   const bool of_all = !scale.ptr || scale.rows >= args.k;
@@ -81,7 +83,7 @@ tg_status run(const tg_gemm_args& args) {
 template <class Row>
 tg_status launch(const tg_gemm_args* problem) {
   static_assert(Row::layout == TG_NT && Row::align == 16);
-  using S = NarrowShape<Row::b, Row::tile_m / 8>;
+  using S = NarrowShape<Row::b, Row::tile_m / 8, blocks_of(Row::arch)>;
   static_assert(Row::tile_n == S::tile_n);
   const tg_gemm_args& args = *problem;
   // src/family/narrow_grouped_gemm.rs has the same limits.

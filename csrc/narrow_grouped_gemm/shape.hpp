@@ -33,16 +33,16 @@ struct PlainCodes : narrow::Codes<CODES, __half> {
   using narrow::Codes<CODES, __half>::Codes;
 };
 
-// What the kernel knows when it is compiled. `TILES`: of eight rows of A.
+// What the kernel knows when it is compiled. `TILES`: of eight rows of A; `BLOCKS`: of a multiprocessor, at most.
 //
 // few, a single tile: all of A's rows lie in shared memory, and a team of warps shares K of 16 rows of W. Otherwise
 // each warp has 16 rows of W and all of K, and A comes in chunks.
-template <tg_format CODES, int TILES>
+template <tg_format CODES, int TILES, int BLOCKS>
 struct NarrowShape {
   // Numbers in f16 are those of the codes times `Codes::factor`.
   using Codes = std::conditional_t<CODES == TG_F4E2M1, HalfCodes<CODES>, PlainCodes<CODES>>;
   static constexpr tg_format codes = CODES;
-  static constexpr int tiles = TILES, tile_m = 8 * TILES;
+  static constexpr int tiles = TILES, tile_m = 8 * TILES, most_blocks = BLOCKS;
   static constexpr bool few = TILES == 1, packed = narrow::is_packed(CODES);
   static constexpr bool has_zeros = CODES == TG_U4 || CODES == TG_U8;
   static constexpr int slot_k = packed ? 256 : 128, units = slot_k / unit_k;
