@@ -6,10 +6,11 @@ cuda=$1
 # What the command has beside.
 measures=bench,layout,models
 log=$(mktemp)
+clock=$(mktemp)
 page=$(mktemp --suffix=.html)
 # What CI leaves out of candle's own kernels a later build must not find.
 drop_candle_kernels() { [[ -z ${CI:-} ]] || rm -rf target/debug/{build,.fingerprint}/candle-kernels-*; }
-trap 'rm -f "$log" "$page" "$page.log"; drop_candle_kernels' EXIT
+trap 'rm -f "$log" "$clock" "$page" "$page.log"; drop_candle_kernels' EXIT
 export RUSTFLAGS=${RUSTFLAGS:-} RUSTDOCFLAGS="-D warnings"
 # CI compiles this project's crates a dozen times, and computes little with them. Level 3 takes three times as long to compile, and its tests as long to run.
 [[ -z ${CI:-} ]] || export CARGO_PROFILE_DEV_OPT_LEVEL=1
@@ -23,11 +24,18 @@ build_below() {
   ((bytes <= $1 << 20)) || { echo "it is above $1 MiB"; exit 1; }
 }
 
-# Minutes of each step, for the table at the end.
+# Minutes of each step and what they took of processors, for the table at the end.
 minutes=""
 began=$SECONDS
-end_step() { [[ -z ${current:-} ]] || minutes+=$(printf '%6.1f min  %s' "$(in_minutes $((SECONDS - began)))" "$current")$'\n'; began=$SECONDS; }
-in_minutes() { awk -v s="$1" 'BEGIN { print s / 60 }'; }
+worked=0
+end_step() {
+  local before=$worked
+  times >"$clock"  # in a subshell it would be the subshell's
+  worked=$(awk -F '[ms ]' 'NR == 2 { print $1 * 60 + $2 + $4 * 60 + $5 }' "$clock")
+  [[ -z ${current:-} ]] || minutes+=$(row $((SECONDS - began)) "$worked - $before" "$current")$'\n'
+  began=$SECONDS
+}
+row() { awk -v name="$3" "BEGIN { printf \"%6.1f min %6.1f of a processor  %s\", $1 / 60, ($2) / 60, name }"; }
 step() { end_step; current=$*; printf '\n\033[1m== %s\033[0m\n' "$*"; }
 # Runs tests and keeps their totals for the last line.
 tests() { cargo test --locked --no-fail-fast "$@" 2>&1 | tee -a "$log"; }
@@ -136,6 +144,6 @@ step "without a device a CUDA binary starts and says so"
 scripts/start_without_gpu.sh
 
 end_step
-printf '\n%s%6.1f min  in all\n' "$minutes" "$(in_minutes $SECONDS)"
+printf '\n%s%s\n' "$minutes" "$(row $SECONDS "$worked" "in all")"
 awk '/^test result:/ { passed += $4; failed += $6; skipped += $8 }
   END { printf "\n%d passed, %d failed, %d skipped\n", passed, failed, skipped; exit failed > 0 }' "$log"
