@@ -129,7 +129,7 @@ impl Args {
 }
 
 /// Sizes of --decoder.
-pub const DECODERS: [&str; 14] = [
+pub const DECODERS: [&str; 17] = [
     "llama3-8b",
     "llama3-8b-q4_k_m",
     "llama3-8b-fp8",
@@ -137,6 +137,8 @@ pub const DECODERS: [&str; 14] = [
     "llama3-8b-w4a16",
     "llama3-1b",
     "qwen3-30b-a3b",
+    "qwen3-30b-a3b-fp8",
+    "gpt-oss-20b",
     "smollm2-135m",
     "smollm2-135m-q4_1",
     "tiny",
@@ -144,6 +146,7 @@ pub const DECODERS: [&str; 14] = [
     "tiny-fp8",
     "tiny-fp8-dynamic",
     "tiny-w4a16",
+    "tiny-gpt-oss",
 ];
 
 /// Names of arms that are no kernels.

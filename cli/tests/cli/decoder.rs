@@ -74,7 +74,8 @@ fn a_tiny_decoder_runs_on_the_cpu() {
     let path = file("decoder-tiny.json", "");
     let sizes = ["--prefill", "6,9", "--context", "7", "--sequences", "1,2", "--decode", "3", "--runs", "2"];
     let of_blocks = if cfg!(feature = "interpose-kernels") { "our kernels in candle's place" } else { "relative L2" };
-    for (model, expected) in [("tiny", "relative L2"), ("Tiny-Q4-K-M", of_blocks)] {
+    let narrow = "reads no such weights";
+    for (model, expected) in [("tiny", "relative L2"), ("Tiny-Q4-K-M", of_blocks), ("tiny-gpt-oss", narrow)] {
         let output = bench(&[&["--decoder", model, "--json", path.to_str().unwrap()], &sizes[..]].concat());
         assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
         let said = stdout(&output);

@@ -127,7 +127,7 @@ impl Bench<'_> {
 
     fn stock(&mut self) -> Result {
         if matches!(self.size.weights, Weights::Narrow(_)) {
-            self.leave_out(STOCK, "candle-transformers reads no such weights; --decoder llama3-8b has it in bf16");
+            self.leave_out(STOCK, "candle-transformers reads no such weights");
             return Ok(());
         }
         let has_experts = self.size.experts.is_some();

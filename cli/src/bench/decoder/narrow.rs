@@ -1,16 +1,20 @@
-//! A checkpoint with narrow weights that lies nowhere, as compressed-tensors writes it: random codes, and factors that give weights the deviation of `Pool`'s.
+//! A checkpoint with narrow weights that lies nowhere, as compressed-tensors or gpt-oss writes it: random codes, and factors that give weights the deviation of `Pool`'s.
 
 use super::super::weights::{deviation, seed, words};
 use super::pool::Pool;
 use super::size::{Narrow, Size, GROUP};
-use candle::{bail, DType, Device, Result, Shape, Tensor};
+use candle::{bail, DType, Device, Error, Result, Shape, Tensor};
 use candle_nn::{var_builder::SimpleBackend, Init};
 
 /// Codes before they repeat. A prime: rows of a matrix start at other codes, whatever their length is.
 const CODES: usize = 65_521;
-/// The deviation of codes: of fp8 with magnitudes of 0.25 to 3.75, each code as often, and of integers of 4 bits.
+/// The deviation of codes: of fp8 with magnitudes of 0.25 to 3.75, each code as often, of integers of 4 bits, and of MXFP4.
 const OF_FP8: f32 = 1.69;
 const OF_4_BITS: f32 = 4.6;
+const OF_MXFP4: f32 = 2.93;
+/// Codes of MXFP4 that share a power of two, in so many bytes.
+const MX_GROUP: usize = 32;
+const MX_BYTES: usize = 16;
 /// Codes of 4 bits in a word.
 const IN_WORD: usize = 8;
 
@@ -21,17 +25,23 @@ pub struct Checkpoint {
     format: Narrow,
     fp8: Vec<u8>,
     words: Vec<i32>,
+    /// Pairs of codes of 4 bits.
+    pairs: Vec<u8>,
 }
 
 impl Checkpoint {
     pub fn new(size: &Size, format: Narrow, pool: Pool) -> Self {
         let fp8 = words(2).map(|word| (word & 0x80) as u8 | (0x28 + (word & 0x1f) as u8)).take(CODES).collect();
+        let pairs = words(4).map(|word| word as u8).take(CODES).collect();
         let words = words(3).map(|word| word as i32).take(CODES).collect();
-        Self { pool, size: size.clone(), format, fp8, words }
+        Self { pool, size: size.clone(), format, fp8, words, pairs }
     }
 
-    /// Rows and columns of a narrow module.
+    /// Rows and columns of a narrow module. Those of gpt-oss are no matrices.
     fn shape(&self, module: &str) -> Option<[usize; 2]> {
+        if self.size.is_gpt_oss() {
+            return None;
+        }
         let (path, name) = module.rsplit_once('.')?;
         let name = match name {
             "q_proj" => "attn_q",
@@ -45,6 +55,40 @@ impl Checkpoint {
         };
         let matrices = path.starts_with("model.layers.").then(|| self.size.matrices(0))?;
         matrices.iter().find(|matrix| matrix.name == name).map(|matrix| [matrix.rows, matrix.columns])
+    }
+}
+
+impl Checkpoint {
+    /// What gpt-oss has beside its matrices in 16 bits: sinks, and experts, whose gates and ups are one matrix.
+    fn of_gpt_oss(&self, name: &str, dtype: DType, device: &Device) -> Result<Option<Tensor>> {
+        let Size { heads, hidden, inner, experts, .. } = self.size;
+        let (Some(experts), Some((module, tensor))) = (experts, name.rsplit_once('.')) else { return Ok(None) };
+        let random = |shape: Shape| self.pool.get(shape, name, Init::Const(0.0), dtype, device).map(Some);
+        if module.ends_with(".self_attn") && tensor == "sinks" {
+            return random(heads.into());
+        }
+        let Some((matrix, part)) = tensor.rsplit_once('_').filter(|_| module.ends_with(".mlp.experts")) else {
+            return Ok(None);
+        };
+        let (n, k) = match matrix {
+            "gate_up_proj" => (2 * inner, hidden),
+            "down_proj" => (hidden, inner),
+            _ => return Ok(None),
+        };
+        let (count, groups) = (experts.count, k / MX_GROUP);
+        match part {
+            "blocks" => {
+                let bytes = repeated(&self.pairs, seed(name), count * n * groups * MX_BYTES);
+                Tensor::from_vec(bytes, (count, n, groups, MX_BYTES), device).map(Some)
+            }
+            "scales" => {
+                // The nearest power of two.
+                let power = (deviation(&Shape::from((n, k))) / OF_MXFP4).log2().round();
+                Tensor::full((127.0 + power) as u8, (count, n, groups), device).map(Some)
+            }
+            "bias" => random((count, n).into()),
+            _ => Ok(None),
+        }
     }
 }
 
@@ -66,6 +110,10 @@ impl SimpleBackend for Checkpoint {
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
+        if self.size.is_gpt_oss() {
+            let tensor = self.of_gpt_oss(name, dtype, device)?;
+            return tensor.ok_or_else(|| Error::msg(format!("{name}: there is no such tensor")));
+        }
         let narrow = name.rsplit_once('.').and_then(|(module, tensor)| Some((self.shape(module)?, tensor)));
         let Some(([n, k], tensor)) = narrow else { bail!("{name}: there is no such tensor") };
         let (seed, of_row) = (seed(name), deviation(&Shape::from((n, k))));
@@ -91,6 +139,7 @@ impl SimpleBackend for Checkpoint {
             (None, _) => tensor == "weight",
             (Some(_), Narrow::Fp8 { .. }) => matches!(tensor, "weight" | "weight_scale"),
             (Some(_), Narrow::Int4) => matches!(tensor, "weight_packed" | "weight_scale"),
+            (Some(_), Narrow::Mxfp4) => false,
         }
     }
 }

@@ -42,7 +42,8 @@ impl SimpleBackend for Pool {
             return Tensor::ones(shape, dtype, device); // norms
         }
         let part = self.part(shape.elem_count(), seed(name))?;
-        part.affine(f64::from(deviation(&shape)), 0.0)?.to_dtype(dtype)?.reshape(shape)
+        // Narrow layers ask for numbers on the host.
+        part.affine(f64::from(deviation(&shape)), 0.0)?.to_dtype(dtype)?.reshape(shape)?.to_device(device)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {

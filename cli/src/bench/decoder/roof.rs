@@ -1,7 +1,7 @@
 //! What a step and a prompt take at least: bytes, and operations of products.
 
 use super::record::Limits;
-use super::size::{Matrix, Size, Weights};
+use super::size::{Matrix, Narrow, Size, Weights};
 use candle::quantized::GgmlDType;
 
 impl Limits {
@@ -23,7 +23,10 @@ impl Limits {
 /// Bytes of the weights that `rows` tokens need, each for itself: those of the layers, of the experts that they choose if each is as probable, and of the head.
 /// `dense`: bytes of a number of dense weights.
 pub fn step_bytes(size: &Size, rows: usize, dense: f64) -> f64 {
+    let is_attention = |matrix: &Matrix| matrix.name.starts_with("attn");
     let of_matrix = |matrix: &Matrix| match size.weights {
+        // Those of experts alone are narrow.
+        Weights::Narrow(Narrow::Mxfp4) if is_attention(matrix) => dense,
         Weights::Narrow(narrow) => narrow.bytes(matrix.columns),
         _ => of_number(matrix.format, dense),
     };
@@ -33,11 +36,10 @@ pub fn step_bytes(size: &Size, rows: usize, dense: f64) -> f64 {
         match size.experts {
             None => matrices.iter().map(bytes).sum(),
             Some(experts) => {
-                let attention =
-                    matrices.iter().filter(|matrix| matrix.name.starts_with("attn")).map(bytes).sum::<f64>();
+                let (attention, expert): (Vec<_>, Vec<_>) = matrices.iter().partition(|matrix| is_attention(matrix));
+                let [attention, expert] = [attention, expert].map(|of| of.into_iter().map(bytes).sum::<f64>());
                 let [count, per_token] = [experts.count, experts.per_token].map(|x| x as f64);
                 let chosen = count * (1.0 - (1.0 - per_token / count).powi(rows as i32));
-                let expert = (3 * size.inner * size.hidden) as f64 * dense;
                 attention + count * size.hidden as f64 * dense + chosen * expert
             }
         }
@@ -55,9 +57,10 @@ pub fn bytes(size: &Size, dense: f64) -> f64 {
     step_bytes(size, 1 << 20, dense) + table
 }
 
-/// Bytes of K and V of a sequence.
+/// Bytes of K and V of a sequence that a step reads.
 pub fn cache_bytes(size: &Size, context: usize, of_number: f64) -> f64 {
-    (2 * size.layers * size.kv_heads * size.head * context) as f64 * of_number
+    let seen: usize = (0..size.layers).map(|layer| size.seen(layer, context)).sum();
+    (2 * size.kv_heads * size.head * seen) as f64 * of_number
 }
 
 /// Bytes of a number of keys and values on a GPU. In fp8 each head of a position has a scale.
@@ -76,7 +79,7 @@ fn of_number(format: GgmlDType, dense: f64) -> f64 {
     }
 }
 
-fn prefill_flops(size: &Size, tokens: usize) -> f64 {
+fn prefill_flops(size: &Size, length: usize) -> f64 {
     let of = |matrix: &Matrix| {
         let is_of_expert = size.experts.is_some() && matrix.name.starts_with("ffn");
         let times = size.experts.filter(|_| is_of_expert).map_or(1, |experts| experts.per_token);
@@ -84,9 +87,13 @@ fn prefill_flops(size: &Size, tokens: usize) -> f64 {
     };
     let router = size.experts.map_or(0.0, |experts| (experts.count * size.hidden) as f64);
     let layer = size.matrices(0).iter().map(of).sum::<f64>() + router;
-    let (layers, tokens) = (size.layers as f64, tokens as f64);
-    // Scores and values of all tokens before.
-    let attention = 2.0 * (size.heads * size.head) as f64 * tokens * tokens;
+    let (layers, tokens) = (size.layers as f64, length as f64);
+    // Scores and values of all tokens before, or of those in the window.
+    let attention = |layer: usize| {
+        let seen = size.seen(layer, length) as f64;
+        4.0 * (size.heads * size.head) as f64 * seen * (tokens - seen / 2.0)
+    };
+    let attention: f64 = (0..size.layers).map(attention).sum();
     let head = 2.0 * (size.vocabulary * size.hidden) as f64;
-    layers * (2.0 * layer * tokens + attention) + head
+    layers * 2.0 * layer * tokens + attention + head
 }

@@ -24,6 +24,8 @@ pub struct Size {
     /// Whether the head has the weights of the embedding.
     pub tied: bool,
     pub experts: Option<Experts>,
+    /// The newest positions that layers 0, 2, 4 and so on see; 0: all.
+    pub window: usize,
     pub weights: Weights,
 }
 
@@ -43,7 +45,7 @@ pub enum Weights {
     Q4KM,
     /// Q4_1, and Q8_0 for the embedding.
     Q4_1,
-    /// As compressed-tensors has them; embedding and head as in `Dense`.
+    /// As compressed-tensors or gpt-oss has them; embedding, head and routers as in `Dense`.
     Narrow(Narrow),
 }
 
@@ -57,12 +59,19 @@ pub enum Narrow {
     Fp8 { dynamic: bool },
     /// 4 bits in groups of 128.
     Int4,
+    /// Experts of gpt-oss in MXFP4, and what is not of them as in `Dense`.
+    Mxfp4,
 }
 
 impl Narrow {
     /// The description of config.json.
     fn json(self) -> String {
         let (format, weights, activations) = match self {
+            Self::Mxfp4 => {
+                return r#", "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert":
+                    ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}"#
+                    .into()
+            }
             Self::Fp8 { dynamic } => {
                 let activations =
                     r#"{"num_bits": 8, "type": "float", "strategy": "token", "dynamic": true, "symmetric": true}"#;
@@ -85,6 +94,7 @@ impl Narrow {
         match self {
             Self::Fp8 { .. } => 1.0 + 4.0 / columns as f64,
             Self::Int4 => 0.5 + 2.0 / GROUP as f64,
+            Self::Mxfp4 => 0.5 + 1.0 / 32.0,
         }
     }
 }
@@ -111,12 +121,15 @@ impl Size {
             "llama3-8b-w4a16" => narrow(Self::llama(shapes::llama_8b()), Narrow::Int4),
             "llama3-1b" => Self::llama(shapes::llama_1b()),
             "qwen3-30b-a3b" => qwen3_30b_a3b(),
+            "qwen3-30b-a3b-fp8" => narrow(qwen3_30b_a3b(), Narrow::Fp8 { dynamic: false }),
+            "gpt-oss-20b" => gpt_oss_20b(),
             "smollm2-135m" => smollm2_135m(),
             "smollm2-135m-q4_1" => Self { weights: Weights::Q4_1, ..smollm2_135m() },
             "tiny" => tiny(),
             "tiny-fp8" => narrow(tiny(), Narrow::Fp8 { dynamic: false }),
             "tiny-fp8-dynamic" => narrow(tiny(), Narrow::Fp8 { dynamic: true }),
             "tiny-w4a16" => narrow(tiny(), Narrow::Int4),
+            "tiny-gpt-oss" => tiny_gpt_oss(),
             // Rows are whole blocks of 256 numbers.
             "tiny-q4_k_m" => {
                 q4_k_m(Self { hidden: 256, head: 64, inner: 512, positions: 256, ..Self::llama(shapes::tiny()) })
@@ -139,21 +152,18 @@ impl Size {
             eps: config.rms_norm_eps,
             tied: config.tie_word_embeddings,
             experts: None,
+            window: 0,
             weights: Weights::Dense,
         }
     }
 
     /// The same as Hugging Face would have it.
     fn json(&self) -> String {
-        let family = if self.experts.is_some() { "qwen3_moe" } else { "llama" };
-        let experts = self.experts.map_or(String::new(), |Experts { count, per_token }| {
-            format!(
-                r#""head_dim": {}, "attention_bias": false, "sliding_window": null, "max_window_layers": {}, "use_sliding_window": false,
-                "hidden_act": "silu", "decoder_sparse_step": 1, "moe_intermediate_size": {}, "num_experts_per_tok": {per_token},
-                "num_experts": {count}, "norm_topk_prob": true,"#,
-                self.head, self.layers, self.inner
-            )
-        });
+        let (family, experts) = match self.experts {
+            None => ("llama", String::new()),
+            Some(experts) if self.is_gpt_oss() => ("gpt_oss", self.json_of_gpt_oss(experts)),
+            Some(experts) => ("qwen3_moe", self.json_of_qwen3(experts)),
+        };
         format!(
             r#"{{"model_type": "{family}", {experts} "vocab_size": {}, "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": {},
             "num_attention_heads": {}, "num_key_value_heads": {}, "max_position_embeddings": {}, "rms_norm_eps": {:e}, "rope_theta": {:.1},
@@ -173,6 +183,41 @@ impl Size {
                 _ => String::new(),
             }
         )
+    }
+
+    fn json_of_qwen3(&self, Experts { count, per_token }: Experts) -> String {
+        format!(
+            r#""head_dim": {}, "attention_bias": false, "sliding_window": null, "max_window_layers": {}, "use_sliding_window": false,
+            "hidden_act": "silu", "decoder_sparse_step": 1, "moe_intermediate_size": {}, "num_experts_per_tok": {per_token},
+            "num_experts": {count}, "norm_topk_prob": true,"#,
+            self.head, self.layers, self.inner
+        )
+    }
+
+    fn json_of_gpt_oss(&self, Experts { count, per_token }: Experts) -> String {
+        // As the published model: 32 times as many positions as it saw at first.
+        format!(
+            r#""head_dim": {}, "attention_bias": true, "sliding_window": {}, "hidden_act": "silu", "swiglu_limit": 7.0,
+            "num_local_experts": {count}, "num_experts_per_tok": {per_token}, "rope_scaling": {{"rope_type": "yarn", "factor": 32.0,
+            "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": {}}},"#,
+            self.head,
+            self.window,
+            self.positions / 32
+        )
+    }
+
+    /// Whether the model is of the family gpt_oss: sinks, windows, YaRN, biases.
+    pub fn is_gpt_oss(&self) -> bool {
+        self.weights == Weights::Narrow(Narrow::Mxfp4)
+    }
+
+    /// The positions of so many that a layer sees from the last one.
+    pub fn seen(&self, layer: usize, positions: usize) -> usize {
+        if self.window > 0 && layer.is_multiple_of(2) {
+            positions.min(self.window)
+        } else {
+            positions
+        }
     }
 
     /// For our decoder.
@@ -204,6 +249,7 @@ impl Size {
             Weights::Narrow(Narrow::Fp8 { dynamic: false }) => "fp8 (W8A16)",
             Weights::Narrow(Narrow::Fp8 { dynamic: true }) => "fp8 (W8A8)",
             Weights::Narrow(Narrow::Int4) => "4 bits in groups of 128 (W4A16)",
+            Weights::Narrow(Narrow::Mxfp4) => "MXFP4, without experts bf16",
         }
     }
 
@@ -263,7 +309,44 @@ fn qwen3_30b_a3b() -> Size {
         eps: 1e-6,
         tied: false,
         experts: Some(Experts { count: 128, per_token: 8 }),
+        window: 0,
         weights: Weights::Dense,
+    }
+}
+
+fn gpt_oss_20b() -> Size {
+    Size {
+        layers: 24,
+        hidden: 2880,
+        heads: 64,
+        kv_heads: 8,
+        head: 64,
+        inner: 2880,
+        vocabulary: 201_088,
+        positions: 131_072,
+        rope_base: 150_000.0,
+        eps: 1e-5,
+        tied: false,
+        experts: Some(Experts { count: 32, per_token: 4 }),
+        window: 128,
+        weights: Weights::Narrow(Narrow::Mxfp4),
+    }
+}
+
+/// The same in small. Prompts of tests are longer than the window.
+fn tiny_gpt_oss() -> Size {
+    Size {
+        layers: 3,
+        hidden: 64,
+        heads: 4,
+        kv_heads: 2,
+        head: 32,
+        inner: 32,
+        vocabulary: 128,
+        positions: 256,
+        experts: Some(Experts { count: 4, per_token: 2 }),
+        window: 4,
+        ..gpt_oss_20b()
     }
 }
 
@@ -282,6 +365,7 @@ fn smollm2_135m() -> Size {
         eps: 1e-5,
         tied: true,
         experts: None,
+        window: 0,
         weights: Weights::Dense,
     }
 }

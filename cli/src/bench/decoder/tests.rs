@@ -1,8 +1,10 @@
 use super::blocks;
 use super::measure::{run, Options};
+use super::ours::Ours;
 use super::record::{Agreement, DecoderReport, Limits, CAPTURED, EAGER, OURS, STOCK};
 use super::roof::{bytes, cache_bytes, of_cache, step_bytes};
 use super::size::Size;
+use super::subject::Subject;
 use super::table::table;
 use crate::bench::args::DECODERS;
 use crate::{Failure, Result};
@@ -91,6 +93,40 @@ fn narrow_decoders_are_measured() {
     }
 }
 
+/// Experts in MXFP4, sinks, windows: prompts are longer than the window of 4.
+#[test]
+fn gpt_oss_is_measured() {
+    let stop = AtomicBool::new(false);
+    let report = measured(&options("tiny-gpt-oss", &stop));
+    assert!(report.weights.contains("MXFP4"), "{}", report.weights);
+    assert!(report.starts.keys().eq([OURS]) && !report.is_bad(), "{:?} {:?}", report.wrong, report.left_out);
+    assert!(report.left_out[STOCK].contains("reads no such weights"));
+    assert_eq!([report.prefill.len(), report.decode.len()], [2, 2]);
+}
+
+/// The weights of gpt-oss and of narrow experts give logits near 1, which differ by token.
+#[test]
+fn experts_have_weights_of_usual_size() {
+    let fp8 = Size {
+        layers: 2,
+        hidden: 64,
+        heads: 4,
+        kv_heads: 2,
+        head: 32,
+        inner: 48,
+        vocabulary: 128,
+        ..Size::by_name("qwen3-30b-a3b-fp8").unwrap()
+    };
+    for size in [Size::by_name("tiny-gpt-oss").unwrap(), fp8] {
+        let mut ours = Ours::load(&size, false, &Device::Cpu).unwrap();
+        let mut logits = |prompt: &[u32]| ours.prefill(prompt).unwrap().to_vec1::<f32>().unwrap();
+        let [one, other] = [logits(&[3, 1, 4, 1, 5, 9, 2, 6]), logits(&[3, 1, 4, 1, 5, 9, 2, 7])];
+        assert_ne!(one, other);
+        let deviation = (one.iter().map(|x| x * x).sum::<f32>() / one.len() as f32).sqrt();
+        assert!((0.3..3.0).contains(&deviation), "{deviation}");
+    }
+}
+
 #[test]
 fn what_has_no_time_is_named() {
     let stop = AtomicBool::new(false);
@@ -137,7 +173,18 @@ fn every_name_has_a_size() {
         let config = size.config().unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!((config.hidden, config.layers, config.head_size), (size.hidden, size.layers, size.head), "{name}");
         assert_eq!(config.tied, size.tied);
+        assert_eq!(
+            config.windows,
+            (0..size.layers)
+                .map(|layer| size.seen(layer, usize::MAX))
+                .map(|seen| if seen == usize::MAX { 0 } else { seen })
+                .collect::<Vec<_>>(),
+            "{name}"
+        );
+        let of_config = config.experts.map(|experts| [experts.count, experts.per_token, experts.feed_forward]);
+        assert_eq!(of_config, size.experts.map(|experts| [experts.count, experts.per_token, size.inner]), "{name}");
         match size.experts {
+            Some(_) if size.is_gpt_oss() => assert!(config.sinks && config.o_bias && config.rope_scaling.is_some()),
             Some(experts) => assert_eq!(ok(size.qwen3_moe_config()).num_experts, experts.count),
             None => assert_eq!(ok(size.llama_config()).intermediate_size, size.inner),
         }
@@ -162,6 +209,20 @@ fn bytes_are_those_of_the_models() {
     assert!((bytes(&experts, 2.0) / 2.0 / 30.53e9 - 1.0).abs() < 1e-3, "{}", bytes(&experts, 2.0));
     assert!((6.0e9..6.2e9).contains(&step_bytes(&experts, 1, 2.0)), "{}", step_bytes(&experts, 1, 2.0));
     assert!(step_bytes(&experts, 8, 2.0) < 8.0 * step_bytes(&experts, 1, 2.0));
+    // A published file of gpt-oss-20b has 13.76e9 bytes; 20.9e9 parameters, 3.6e9 of them for a token, rows of tokens included.
+    let mxfp4 = size("gpt-oss-20b");
+    assert!((bytes(&mxfp4, 2.0) / 13.76e9 - 1.0).abs() < 2e-3, "{}", bytes(&mxfp4, 2.0));
+    let of_expert = 3.0 * 2880.0 * 2880.0 * 17.0 / 32.0;
+    let [one, eight] = [1, 8].map(|rows| step_bytes(&mxfp4, rows, 2.0));
+    // One token reads 4 of a layer's 32 experts, 8 tokens 32 (1 - (7 / 8)^8), which is 21.
+    assert!(((eight - one) / 24.0 / of_expert - (32.0 * (1.0 - 0.875f64.powi(8)) - 4.0)).abs() < 1e-6);
+    let rest = 2.0 * (24.0 * (2880.0 * (2.0 * 4096.0 + 2.0 * 512.0) + 32.0 * 2880.0) + 201_088.0 * 2880.0);
+    assert!((one - 24.0 * 4.0 * of_expert - rest).abs() < 1.0, "{one}");
+    // Every other layer reads 128 positions alone: 2 KiB of each in bf16.
+    assert_eq!(cache_bytes(&mxfp4, 2048, 2.0), 2048.0 * (12.0 * 2048.0 + 12.0 * 128.0));
+    // The experts of qwen3-30b-a3b in fp8 are half of those in bf16.
+    let fp8 = step_bytes(&size("qwen3-30b-a3b-fp8"), 64, 2.0) / step_bytes(&experts, 64, 2.0);
+    assert!((0.5..0.52).contains(&fp8), "{fp8}");
     // 128 KiB a position.
     assert_eq!(cache_bytes(&size("llama3-8b"), 2048, of_cache(&size("llama3-8b"), false)), 268_435_456.0);
     assert_eq!(cache_bytes(&size("llama3-8b"), 2048, of_cache(&size("llama3-8b"), true)), 138_412_032.0);
