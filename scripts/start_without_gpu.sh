@@ -25,8 +25,10 @@ $bin/tilegemm bench --model tiny-bert --prompt 8 --batch 2 2>/dev/null | grep "n
   fail "tilegemm bench --model tiny-bert does not run on the CPU"
 rc=0; $bin/tilegemm tune --only rope &>/dev/null || rc=$?
 ((rc == 2)) || fail "tilegemm tune exits with $rc without a device, not 2"
-rc=0; $bin/tilegemm errors f32 &>/dev/null || rc=$?
-((rc == 2)) || fail "tilegemm errors f32 exits with $rc without a device, not 2"
+for products in f32 gguf narrow; do
+  rc=0; $bin/tilegemm errors $products &>/dev/null || rc=$?
+  ((rc == 2)) || fail "tilegemm errors $products exits with $rc without a device, not 2"
+done
 report=$(mktemp)
 trap 'rm -f "$report"' EXIT
 ! $bin/tilegemm doctor >"$report" || fail "tilegemm doctor finds nothing wrong with a CUDA build that has no device"

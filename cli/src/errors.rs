@@ -1,4 +1,5 @@
-//! `tilegemm errors`: the precision of products beside cuBLAS's and candle's kernels: the tables of docs/f32.md and docs/log/2026-11-gguf-errors.md.
+//! `tilegemm errors`: the precision of products beside cuBLAS's and candle's kernels: the tables of docs/f32.md, docs/log/2026-11-gguf-errors.md and
+//! docs/log/2026-11-narrow-errors.md.
 
 mod cells;
 #[cfg(any(feature = "bench", test))]
@@ -8,6 +9,9 @@ mod files;
 mod gguf;
 #[cfg(feature = "bench")]
 mod measure;
+mod narrow;
+#[cfg(any(feature = "bench", all(test, feature = "candle")))]
+mod operands;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -37,11 +41,15 @@ const PAUSE: f64 = 2.0;
 /// 4096; f64 of the dequantised weights and the given activations. candle quantises the weights. Ours is the dispatcher's choice; candle's kernels are
 /// those of candle's QMatMul, which a build with the feature interpose-kernels lacks.
 ///
+/// narrow: products with weights in fp8, 4 and 8 bits, MXFP4 and NVFP4 and activations in bf16, beside the product of the weights in bf16, on 256 columns with
+/// sums of length 4096; and products of fp8 by fp8 and int8 by int8 beside cuBLASLt, with sums of length 16384, in units of 2^-13 and less half a unit of the
+/// result; f64 of the quantised operands. Ours is the dispatcher's choice.
+///
 /// The command prints the tables. With --from it prints a record from another machine, or puts the record into a document. Ctrl-C ends it after the
 /// current product.
 #[derive(clap::Args)]
 pub struct Args {
-    /// f32 products, or products with the quantised weights of GGUF files
+    /// f32 products, products with the quantised weights of GGUF files, or products with narrow weights
     #[arg(value_name = "PRODUCTS", value_parser = subjects())]
     of: Subject,
     /// f32: layouts whose errors are measured; several layouts with commas [default: nt]
@@ -63,8 +71,8 @@ fn subjects() -> Words<Subject> {
 
 pub fn run(args: &Args) -> Result {
     let has_times = args.samples.is_some() || args.pause.is_some();
-    if args.of == Subject::Gguf && (has_times || !args.layout.is_empty()) {
-        let message = "--layout, --samples and --pause are for f32: products with quantised weights have one layout, and no times are measured";
+    if args.of != Subject::F32 && (has_times || !args.layout.is_empty()) {
+        let message = "--layout, --samples and --pause are for f32: products with quantised or narrow weights have one layout, and no times are measured";
         return Err(Failure::Usage(message.into()));
     }
     args.files.run(args.of, || measure(args))
@@ -83,6 +91,7 @@ fn measure(args: &Args) -> Result<Record> {
             measure::f32::run(&layouts, args.samples.unwrap_or(SAMPLES), args.pause.unwrap_or(PAUSE))
         }
         Subject::Gguf => measure::gguf::run(),
+        Subject::Narrow => measure::narrow::run(),
     }
 }
 

@@ -68,7 +68,7 @@ enum Command {
     Trace(trace::Args),
     #[command(after_help = examples!["tune --suite model.toml --budget 10m"])]
     Tune(tune::Args),
-    #[command(after_help = examples!["errors f32 --from record.json", "errors gguf --json record.json"])]
+    #[command(after_help = examples!["errors f32 --from record.json", "errors gguf --json record.json", "errors narrow --json record.json"])]
     Errors(errors::Args),
     #[command(after_help = examples!["fit random-1.json random-2.json --judge random-3.json"])]
     Fit(fit::Args),

@@ -36,8 +36,8 @@ pub mod measure;
 pub mod measured;
 #[cfg(feature = "bench")]
 mod models;
-#[cfg(feature = "bench")]
-mod narrow;
+#[cfg(any(feature = "bench", all(test, feature = "candle")))]
+pub mod narrow;
 #[cfg(feature = "bench")]
 pub mod operands;
 pub mod options;

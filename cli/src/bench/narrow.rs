@@ -130,7 +130,7 @@ fn number(format: Format, bytes: &[u8]) -> f64 {
 }
 
 /// Sign, four bits of exponent, three of mantissa.
-fn e4m3(code: u8) -> f64 {
+pub fn e4m3(code: u8) -> f64 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f64::from(code & 7));
     let size = match exponent {
         0 => mantissa * 2f64.powi(-9),
@@ -145,7 +145,7 @@ fn e4m3(code: u8) -> f64 {
 }
 
 /// Codes of 4 bits: sign, two bits of exponent, one of mantissa.
-fn e2m1(code: u8) -> f64 {
+pub fn e2m1(code: u8) -> f64 {
     let size = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
     if code & 8 == 0 {
         size
@@ -155,7 +155,7 @@ fn e2m1(code: u8) -> f64 {
 }
 
 /// Where 32 codes of 4 bits lie: the number of the code in each half of each byte, the lower half first.
-fn order() -> [u32; 32] {
+pub fn order() -> [u32; 32] {
     std::array::from_fn(|place| {
         let (word, half) = (place / 8, place % 8);
         (2 * word + 8 * (half % 4) + half / 4) as u32
@@ -230,6 +230,7 @@ mod tests {
             assert_eq!(Bytes::Weights(format).draw(100).len(), format.bytes(100 * format.block().elements));
         }
         assert!(Bytes::Weights(Format::F8E4M3).draw(10_000).into_iter().all(|code| e4m3(code).is_finite()));
+        assert!(Bytes::Zeros(Format::U4).draw(1000).into_iter().all(|zero| zero < 16));
         for format in [Format::F32, Format::F16, Format::BF16, Format::F8E8M0, Format::F8E4M3] {
             let factors = Bytes::Factors(format).draw(1000);
             let size = format.block().bytes;

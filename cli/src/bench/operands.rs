@@ -224,16 +224,21 @@ impl Operands {
 
     /// One copy with these numbers: A and B in the problem's layout, B as bytes where B has blocks, for a product without an epilogue.
     pub fn of(problem: &Problem, a: &Tensor, b: &Tensor) -> Result<Self> {
+        let nothing = Tensor::zeros(1, DType::U8, a.device())?;
+        Self::of_codes(problem, a, b, [(); 3].map(|()| nothing.clone()))
+    }
+
+    /// The same of codes, with the factors of A and of B and the zeros of B beside them, all in bytes.
+    pub fn of_codes(problem: &Problem, a: &Tensor, b: &Tensor, beside: [Tensor; 3]) -> Result<Self> {
         let out = candle_dtype(problem.d.format);
         let zeros = |count: usize| Tensor::zeros(count.max(1), out, a.device());
         let [a_count, b_count, d, c, bias] = elements(problem);
         let (a, b) = (a.flatten_all()?, b.flatten_all()?);
-        let b_count = if problem.b.format.is_gguf_block() { problem.b.format.bytes(b_count) } else { b_count };
+        let of_bytes = problem.b.format.is_gguf_block() || problem.b.format.is_narrow();
+        let b_count = if of_bytes { problem.b.format.bytes(b_count) } else { b_count };
         if [a.elem_count(), b.elem_count()] != [a_count, b_count] {
             return Err(format!("{problem} takes {a_count} and {b_count} numbers or bytes, not those").into());
         }
-        let nothing = Tensor::zeros(1, DType::U8, a.device())?;
-        let beside = [(); 3].map(|()| nothing.clone());
         let copy = Copy { a, b, beside, c: zeros(c)?, bias: zeros(bias)?, d: zeros(d)? };
         Ok(Self { problem: *problem, copies: vec![copy], lists: None })
     }

@@ -44,3 +44,8 @@ pub fn kernels<'a>(title: &str, all: impl Iterator<Item = &'a str>) -> Option<St
     }
     (!names.is_empty()).then(|| format!("{title}: {}.", names.join(", ")))
 }
+
+/// The family of a kernel of ours: each format has a kernel of its own.
+pub fn family(kernel: &str) -> &str {
+    candle_tilegemm::family::by_name(kernel).map_or(kernel, |kernel| kernel.family)
+}

@@ -106,14 +106,24 @@ impl Kind {
 
     /// The largest error over |A| @ |B|, and the root of the mean square error. `exact` has A @ B and |A| @ |B|.
     pub fn errors(self, d: &[f32], exact: impl IntoIterator<Item = (f64, f64)>) -> [f64; 2] {
+        self.errors_beyond(d, exact, |_| 0.0)
+    }
+
+    /// The same of what errors are beyond those that an exact result `allows`.
+    pub fn errors_beyond(
+        self,
+        d: &[f32],
+        exact: impl IntoIterator<Item = (f64, f64)>,
+        allows: impl Fn(f64) -> f64,
+    ) -> [f64; 2] {
         let (mut most, mut squares, mut count) = (0f64, 0.0, 0.0);
         for (&d, (exact, size)) in d.iter().zip(exact) {
             if self == Kind::Scaled && !(1e-30..1e37).contains(&size) {
                 continue;
             }
-            let error = (f64::from(d) - exact).abs();
+            let error = (f64::from(d) - exact).abs() - allows(exact);
             // A NaN counts as the largest error: `min` returns the other number.
-            let error = if error == 0.0 { 0.0 } else { (error / size).min(1.0) };
+            let error = if error <= 0.0 { 0.0 } else { (error / size).min(1.0) };
             (most, squares, count) = (most.max(error), squares + error * error, count + 1.0);
         }
         [most, (squares / f64::max(count, 1.0)).sqrt()]

@@ -1,7 +1,7 @@
 //! Where the record comes from, and where record and tables go.
 
 use super::record::{Record, Subject};
-use super::{f32, gguf};
+use super::{f32, gguf, narrow};
 use crate::{Failure, Result};
 use std::path::{Path, PathBuf};
 
@@ -55,6 +55,7 @@ pub fn tables(record: &Record) -> String {
     match record.of {
         Subject::F32 => f32::tables(record),
         Subject::Gguf => gguf::tables(record),
+        Subject::Narrow => narrow::tables(record),
     }
 }
 
@@ -63,6 +64,7 @@ pub fn flaw(record: &Record) -> Option<&'static str> {
     match record.of {
         Subject::F32 => f32::flaw(record),
         Subject::Gguf => gguf::flaw(record),
+        Subject::Narrow => narrow::flaw(record),
     }
 }
 

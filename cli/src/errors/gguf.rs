@@ -1,6 +1,6 @@
 //! A record as the table of docs/log/2026-11-gguf-errors.md.
 
-use super::cells::{cell, digits, head, kernels, line};
+use super::cells::{cell, digits, family, head, kernels, line};
 use super::record::{Errors, ErrorsOf, Record};
 
 /// The compared arms of `tilegemm bench`.
@@ -64,9 +64,4 @@ pub fn tables(record: &Record) -> String {
     };
     let columns: Vec<String> = titles.iter().zip(&columns).filter_map(of_column).collect();
     text + &columns.join(" ") + "\n"
-}
-
-/// The family of a kernel of ours: each format has a kernel of its own.
-fn family(kernel: &str) -> &str {
-    candle_tilegemm::family::by_name(kernel).map_or(kernel, |kernel| kernel.family)
 }

@@ -2,8 +2,10 @@
 
 pub mod f32;
 pub mod gguf;
+pub mod narrow;
 
 use super::data::Kind;
+use super::operands::half_unit;
 use super::record::ErrorsOf;
 use crate::bench::arms::Arm;
 use crate::bench::check::product_in_f64;
@@ -13,7 +15,7 @@ use crate::bench::operands::Operands;
 use crate::bench::report::digits;
 use crate::bench::run::stop_at_ctrl_c;
 use crate::{Failure, Result};
-use candle::{Device, Tensor};
+use candle::{DType, Device, Tensor};
 use candle_tilegemm::{launch, F32Mode, Format, Layout, Problem};
 use rayon::prelude::*;
 use std::sync::atomic::Ordering;
@@ -38,10 +40,11 @@ pub fn lines(kind: Kind, side: u64, k: usize, count: usize, device: &Device) -> 
     Ok(Tensor::from_vec(values, (count, k), device)?)
 }
 
-/// Rows times columns, and |rows| times |columns|, in f64.
+/// Rows times columns, and |rows| times |columns|, in f64, of numbers in f32 or f64.
 pub fn exact(session: &Session, rows: &Tensor, columns: &Tensor) -> Result<Vec<(f64, f64)>> {
     let ((m, k), n) = (rows.dims2()?, columns.dim(0)?);
-    let problem = Problem::dense(m, n, k, 1, Layout::NT, Format::F32);
+    let format = if rows.dtype() == DType::F64 { Format::F64 } else { Format::F32 };
+    let problem = Problem::dense(m, n, k, 1, Layout::NT, format);
     let product = |rows: &Tensor, columns: &Tensor| -> Result<Vec<f64>> {
         let operands = Operands::of(&problem, rows, columns)?;
         Ok(product_in_f64(&session.timer, &session.dispatcher, &problem, &operands)?.to_vec1()?)
@@ -64,7 +67,13 @@ pub fn of_arm(
     };
     operands.poison(&session.timer)?;
     runner.run(&session.timer, operands)?;
-    let d = operands.first()[2].to_vec1::<f32>()?;
-    let [max, rms] = kind.errors(&d, exact.iter().copied()).map(digits);
+    let d = operands.first()[2].to_dtype(DType::F32)?.to_vec1::<f32>()?;
+    let exact = exact.iter().copied();
+    // The bound of 8 bits by 8 bits is beyond the rounding of the result.
+    let errors = match problem.a.format.is_narrow() {
+        true => kind.errors_beyond(&d, exact, |exact| half_unit(problem.d.format, exact)),
+        false => kind.errors(&d, exact),
+    };
+    let [max, rms] = errors.map(digits);
     Ok(Ok(ErrorsOf { max, rms, kernel: runner.kernel() }))
 }

@@ -16,15 +16,18 @@ pub enum Subject {
     F32,
     /// Products with the quantised weights of GGUF files.
     Gguf,
+    /// Products with narrow weights, and of 8 bits by 8 bits.
+    Narrow,
 }
 
 impl Subject {
-    pub const ALL: [Self; 2] = [Self::F32, Self::Gguf];
+    pub const ALL: [Self; 3] = [Self::F32, Self::Gguf, Self::Narrow];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::Gguf => "gguf",
+            Self::Narrow => "narrow",
         }
     }
 }
@@ -45,8 +48,13 @@ pub struct Record {
 /// The errors of one product.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Errors {
-    /// The format of B; A is f32.
+    /// The format of A, where it is not f32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub a: Option<Format>,
     pub b: Format,
+    /// The formats with their factors, of products with narrow operands: `bf16 x u4 g128 -> bf16`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub formats: Option<String>,
     pub layout: Layout,
     pub m: usize,
     pub n: usize,

@@ -2,6 +2,9 @@
 
 mod f32;
 mod gguf;
+mod narrow;
+#[cfg(feature = "candle")]
+mod operands;
 
 use super::data::{Kind, SIZE};
 use super::files::{insert, markers};
@@ -18,6 +21,7 @@ fn tables_go_between_the_markers_and_nowhere_else() {
     let documents = [
         (Subject::F32, include_str!("../../../docs/f32.md")),
         (Subject::Gguf, include_str!("../../../docs/log/2026-11-gguf-errors.md")),
+        (Subject::Narrow, include_str!("../../../docs/log/2026-11-narrow-errors.md")),
     ];
     for (of, document) in documents {
         assert!(insert(document, &markers(of), "").is_some(), "a document has a place for the table of {}", of.name());
@@ -71,6 +75,10 @@ fn errors_are_over_the_sum_of_absolute_products() {
     assert_eq!(max, 0.25);
     assert!((rms - (0.25f64 * 0.25 / 3.0).sqrt()).abs() < 1e-15);
     assert_eq!(Kind::Normal.errors(&[f32::NAN, -3.0, 0.0], exact)[0], 1.0, "NaN is as large as can be");
+    let beyond = |d: &[f32], allowed| Kind::Normal.errors_beyond(d, exact, |_| allowed);
+    assert_eq!(beyond(&[1.5, -3.0, 0.0], 0.25)[0], 0.125, "half of the error is allowed");
+    assert_eq!(beyond(&[1.5, -3.0, 0.0], 0.5), [0.0, 0.0]);
+    assert_eq!(beyond(&[f32::NAN, -3.0, 0.0], 0.5)[0], 1.0);
     assert_eq!(
         Kind::Scaled.errors(&[7.0], [(0.0, 1e-31)]),
         [0.0, 0.0],

@@ -42,11 +42,13 @@ fn without_a_gpu_it_says_so_and_exits_2() {
     if Command::new("nvidia-smi").arg("-L").output().is_ok_and(|output| output.status.success()) {
         return; // it would measure there
     }
-    let output = errors_of_f32(&[]);
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("no CUDA device") || said.contains("cannot measure"), "{said}");
-    assert!(said.contains("--from"), "it says what works without one: {said}");
+    for products in ["f32", "gguf", "narrow"] {
+        let output = tilegemm(&["errors", products]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{products}: {said}");
+        assert!(said.contains("no CUDA device") || said.contains("cannot measure"), "{products}: {said}");
+        assert!(said.contains("--from"), "it says what works without one: {said}");
+    }
 }
 
 #[test]
@@ -110,16 +112,62 @@ fn a_record_of_something_else_is_refused() {
 #[test]
 fn a_record_of_other_products_is_refused() {
     let record = record("f32.json", "", 2);
-    let output = tilegemm(&["errors", "gguf", "--from", record.to_str().unwrap()]);
+    for products in ["gguf", "narrow"] {
+        let output = tilegemm(&["errors", products, "--from", record.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1));
+        let expected = format!("it has errors of f32, not of {products}");
+        assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
+    }
+}
+
+/// Records from before there were narrow operands lack their fields; those with them keep them.
+#[test]
+fn the_tables_of_narrow_products_go_into_a_document() {
+    let arm = |max: f64| format!(r#"{{"max":{max:e},"rms":1e-4,"kernel":"k"}}"#);
+    let row = |a: &str, formats: &str, arms: &str| {
+        format!(
+            r#"{{"a":"{a}","b":"{}","formats":"{formats}","layout":"nt","m":8,"n":256,"k":4096,"data":"0 ... 1","arms":{{{arms}}}}}"#,
+            if a == "i8" { "i8" } else { "u4" }
+        )
+    };
+    let rows = [
+        row("bf16", "bf16 x u4 g128 f16 -> bf16", &format!(r#""bf16":{},"ours":{}"#, arm(2e-3), arm(3e-3))),
+        row("i8", "i8 row x i8 row -> bf16", &format!(r#""ours":{}"#, arm(2f64.powi(-14)))),
+    ];
+    let machine = r#"{"gpu":"G","sms":132,"driver":"d","cuda":"c","cublas":"b","git":"g","date":"2026-11-21T00:00:00Z",
+        "clocks_mhz":{"sm":1980,"memory":2619},"power_w":700.0}"#;
+    let text = |rows: &[String]| {
+        format!(r#"{{"schema":2,"of":"narrow","version":"0.1.0","machine":{machine},"errors":[{}]}}"#, rows.join(","))
+    };
+    let place = "<!-- tilegemm errors narrow -->\nold\n<!-- end of tilegemm errors narrow -->\n";
+    let (path, document) = (file("narrow-errors.json", &text(&rows)), file("narrow-errors.md", place));
+    let [from, to] = [&path, &document].map(|path| path.to_str().unwrap());
+    let output = tilegemm(&["errors", "narrow", "--from", from, "--update", to]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let written = std::fs::read_to_string(&document).unwrap();
+    for line in [
+        "| bf16 x u4 g128 f16 -> bf16 | 0 ... 1 | 2.0e-3/1.0e-4 | **3.0e-3**/1.0e-4 | - | - |",
+        "| i8 row x i8 row -> bf16 | 0 ... 1 | - | 5.0e-1/8.2e-1 | - | - |",
+    ] {
+        assert!(written.contains(line) && !written.contains("\nold\n"), "no '{line}' in {written}");
+    }
+    // Without the arm that it is held to, nothing is published.
+    let lone = row("bf16", "bf16 x u4 g128 f16 -> bf16", &format!(r#""ours":{}"#, arm(3e-3)));
+    let (path, document) = (file("narrow-lone.json", &text(&[lone])), file("narrow-lone.md", place));
+    let [from, to] = [&path, &document].map(|path| path.to_str().unwrap());
+    let output = tilegemm(&["errors", "narrow", "--from", from, "--update", to]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("it has errors of f32, not of gguf"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("an arm has no errors"), "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(&document).unwrap(), place);
 }
 
 #[test]
 fn options_that_would_change_nothing_are_refused() {
     for option in [["--layout", "tn"], ["--samples", "9"], ["--pause", "1"]] {
-        let output = tilegemm(&[&["errors", "gguf"], &option[..]].concat());
-        assert_eq!(output.status.code(), Some(2), "{option:?}");
-        assert!(stderr(&output).contains("are for f32"), "{}", stderr(&output));
+        for products in ["gguf", "narrow"] {
+            let output = tilegemm(&[&["errors", products], &option[..]].concat());
+            assert_eq!(output.status.code(), Some(2), "{products} {option:?}");
+            assert!(stderr(&output).contains("are for f32"), "{}", stderr(&output));
+        }
     }
 }

@@ -72,7 +72,7 @@ fn errors(session: &Session, kind: Kind, k: usize, layouts: &[Layout]) -> Result
         let operands = Operands::of(&problem, &a, &b)?;
         let (m, n, data) = (SIZE, SIZE, kind.to_string());
         let (arms, absent) = (BTreeMap::new(), BTreeMap::new());
-        let mut errors = Errors { b: Format::F32, layout, m, n, k, data, arms, absent };
+        let mut errors = Errors { a: None, b: Format::F32, formats: None, layout, m, n, k, data, arms, absent };
         for name in ARMS {
             let arm: Arm = name.parse()?;
             let problem = arm.problem(&problem);

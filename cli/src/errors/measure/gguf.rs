@@ -69,7 +69,7 @@ fn errors(session: &Session, kind: Kind, format: Format, blocks: Vec<u8>) -> Res
             }
         }
         let (layout, data) = (problem.layout(), kind.to_string());
-        Ok(Errors { b: format, layout, m: rows, n: COLUMNS, k: K, data, arms, absent })
+        Ok(Errors { a: None, b: format, formats: None, layout, m: rows, n: COLUMNS, k: K, data, arms, absent })
     };
     ROWS.into_iter().map(of_rows).collect()
 }
