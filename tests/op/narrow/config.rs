@@ -81,7 +81,15 @@ fn gptq() {
     assert_eq!(dynamic.scheme(UP), Scheme::Gptq(borrowed));
     assert_eq!(dynamic.scheme("model.layers.1.mlp.up_proj"), Scheme::Gptq(Gptq { bits: 8, group: None, ..borrowed }));
     assert_eq!(dynamic.scheme("model.layers.1.mlp.down_proj"), Scheme::Plain);
-    assert_eq!(dynamic.scheme("model.layers.1.self_attn.v_proj"), Scheme::Gptq(Gptq { bits: 3, ..expected }));
+    assert_eq!(dynamic.scheme("model.layers.1.self_attn.v_proj"), Scheme::Gptq(Gptq { bits: 3, ..borrowed }));
+    // The first one that fits counts.
+    let ordered = config(
+        r#"{"quant_method":"gptq","bits":3,"group_size":128,"sym":false,"meta":{"quantizer":["gptqmodel:5.0"]},
+            "dynamic":{"+:.*up":{"bits":4},"-:.*_proj":{},".*down":{"bits":8}}}"#,
+    );
+    assert_eq!(ordered.scheme(UP), Scheme::Gptq(borrowed));
+    assert_eq!(ordered.scheme("model.layers.1.mlp.down_proj"), Scheme::Plain);
+    assert_eq!(ordered.scheme("lm_head"), Scheme::Gptq(Gptq { bits: 3, ..borrowed }));
     // quantize_config.json of auto-gptq.
     let older = r#"{"bits":8,"group_size":-1,"damp_percent":0.01,"desc_act":false,"sym":true,"true_sequential":true,"model_name_or_path":null}"#;
     assert_eq!(scheme(older), Scheme::Gptq(Gptq { bits: 8, group: None, symmetric: true, zeros: GptqZeros::LessOne }));

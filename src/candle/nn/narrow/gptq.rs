@@ -24,13 +24,14 @@ pub(super) fn read(of: &Module, [n, k]: [usize; 2], scheme: &Gptq) -> Result<Qua
         let stride = words(n, bits);
         let mut stored = of.words("qzeros")?.expect(&[groups, stride])?.values;
         let add = match kind {
-            GptqZeros::LessOne => 1,
             GptqZeros::AsTheyAre => 0,
-            GptqZeros::LessOneBorrowed => {
+            GptqZeros::LessOneBorrowed if bits != 3 => {
                 let ones = (0..32 / bits).map(|code| 1 << (code * bits)).sum();
                 stored.iter_mut().for_each(|word| *word = u32::wrapping_add(*word, ones));
                 0
             }
+            // Codes of 3 bits straddle words: gptqmodel takes 1 from each for itself.
+            GptqZeros::LessOne | GptqZeros::LessOneBorrowed => 1,
         };
         let mask = u8::MAX >> (8 - bits);
         for (group, zeros) in zeros.chunks_mut(n.max(1)).enumerate() {

@@ -88,7 +88,7 @@ pub struct Gptq {
 pub enum GptqZeros {
     /// Less 1, each for itself: 0 as the largest code (version 1, auto-gptq).
     LessOne,
-    /// Less 1, all of a word at once: a zero point of 0 borrows from the next one (version 1 by gptqmodel).
+    /// Less 1, all of a word at once: a zero point of 0 borrows from the next one (version 1 by gptqmodel). In 3 bits as [`LessOne`](Self::LessOne).
     LessOneBorrowed,
     /// As they are (version 2).
     AsTheyAre,

@@ -104,14 +104,13 @@ pub(super) fn gptq(config: &Value) -> Result<Rules> {
     if fields.get("bits").is_none() {
         return Err(fields.wrong("bits", "2, 3, 4 or 8"));
     }
-    let all = Gptq { bits: 4, group: None, symmetric: true, zeros };
-    let mut rules = Rules::all_but(vec![], Scheme::Gptq(gptq_of(&fields, all)?));
-    let Scheme::Gptq(all) = rules.groups[0].1 else { return Ok(rules) };
-    // gptqmodel: expressions for paths, with what differs there; `-:` excludes modules.
+    let all = gptq_of(&fields, Gptq { bits: 4, group: None, symmetric: true, zeros })?;
+    let mut rules = Rules::all_but(vec![], Scheme::Gptq(all));
+    // gptqmodel: expressions for paths, of which the first that fits counts, with what differs there; `-:` excludes modules.
     if let Some(dynamic) = fields.get("dynamic").filter(|value| **value != Value::Bool(false)) {
         for (expression, change) in Fields::of("dynamic of gptq", dynamic)?.iter() {
             if let Some(expression) = expression.strip_prefix("-:") {
-                rules.ignored.push(Pattern::regex(expression)?);
+                rules.groups.push((Pattern::regex(expression)?, Scheme::Plain));
                 continue;
             }
             let change = Fields::of("dynamic of gptq", change)?;
@@ -131,9 +130,7 @@ fn gptq_of(fields: &Fields, before: Gptq) -> Result<Gptq> {
         Some(_) => return Err(fields.wrong("bits", "2, 3, 4 or 8")),
     };
     let group = if fields.get("group_size").is_some() { fields.group("group_size")? } else { before.group };
-    // Codes of 3 bits straddle words: gptqmodel takes 1 from each for itself.
-    let zeros = if bits == 3 && before.zeros == GptqZeros::LessOneBorrowed { GptqZeros::LessOne } else { before.zeros };
-    Ok(Gptq { bits, group, symmetric: fields.flag("sym")?.unwrap_or(before.symmetric), zeros })
+    Ok(Gptq { bits, group, symmetric: fields.flag("sym")?.unwrap_or(before.symmetric), ..before })
 }
 
 pub(super) fn awq(config: &Value) -> Result<Rules> {
