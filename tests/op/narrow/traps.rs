@@ -5,7 +5,8 @@ use candle::safetensors::{BufferedSafetensors, SliceSafetensors};
 use candle::{DType, Device, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_tilegemm::nn::narrow::{
-    linear_fp8, linear_of_scheme, Awq, Checkpoint, Codes, Gptq, GptqZeros, Nvfp4, Scheme,
+    linear_fp8, linear_of_scheme, Activations, Awq, Checkpoint, Codes, Fp8, Gptq, GptqZeros, Granularity, Integers,
+    Nvfp4, Scheme,
 };
 use candle_tilegemm::nn::{linear_quantized_no_bias, QuantLinear, QuantizationConfig};
 
@@ -144,6 +145,29 @@ fn missing_and_misshapen_tensors_are_named() {
     assert!(error.contains("have qweight") && error.contains("weight_packed"), "{error}");
     let error = of(&[("up.weight_scale", scales)], Scheme::Plain);
     assert!(error.contains("the config leaves this module as it is, and the checkpoint has weight_scale"), "{error}");
+}
+
+/// Of schemes that no config made.
+#[test]
+fn other_bits_and_groups_of_nothing_are_refused() {
+    let integers = |bits, granularity| Integers { bits, granularity, symmetric: true, activations: Activations::Wide };
+    let fp8 = |granularity| Scheme::Fp8(Fp8 { granularity: Some(granularity), activations: Activations::Wide });
+    for (scheme, expected) in [
+        (Scheme::Gptq(Gptq { bits: 5, ..GPTQ }), "[2, 3, 4, 8] bits"),
+        (Scheme::Gptq(Gptq { bits: 0, ..GPTQ }), "[2, 3, 4, 8] bits"),
+        (Scheme::Packed(integers(16, Granularity::Channel)), "[4, 8] bits"),
+        (Scheme::Packed(integers(4, Granularity::Group(0))), "at least one number"),
+        (Scheme::Int8(integers(4, Granularity::Channel)), "[8] bits"),
+        (Scheme::Int8(integers(8, Granularity::Block([0, 8]))), "at least one number"),
+        (fp8(Granularity::Block([0, 8])), "at least one number"),
+        (fp8(Granularity::Group(0)), "at least one number"),
+    ] {
+        let names = ["qweight", "scales", "qzeros", "weight", "weight_packed", "weight_scale"];
+        let tensors = names.map(|name| (format!("up.{name}"), Tensor::ones((4, 4), DType::F32, &Device::Cpu).unwrap()));
+        let vb = builder(&tensors.each_ref().map(|(name, tensor)| (name.as_str(), tensor.clone())));
+        let error = message(linear_of_scheme(4, 4, false, scheme, vb.pp("up")));
+        assert!(error.contains("up: ") && error.contains(expected), "{scheme:?}: {error}");
+    }
 }
 
 #[test]

@@ -122,6 +122,7 @@ fn load(in_dim: usize, out_dims: &[usize], bias: bool, scheme: Scheme, vb: VarBu
 
 /// The weights of a module, (out, in); none of a module whose tensors are those of an ordinary layer. `parts` are the rows of merged matrices.
 pub(super) fn read(of: &Module, shape: [usize; 2], parts: &[usize], scheme: Scheme) -> Result<Option<QuantWeight>> {
+    scheme.checked(&of.path())?;
     let mark = match scheme {
         Scheme::Plain => {
             if let Some(name) = NARROW.iter().find(|name| of.has(name)) {

@@ -1,5 +1,7 @@
 //! What a config says of a module's weights.
 
+use ::candle::{bail, Result};
+
 /// How a module's weights are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -126,6 +128,22 @@ pub enum Nvfp4 {
 }
 
 impl Scheme {
+    /// Refuses what no reader has, of schemes that no config made.
+    pub(super) fn checked(&self, path: &str) -> Result<()> {
+        let (bits, read, granularity) = match *self {
+            Self::Fp8(of) => (8, &[8][..], of.granularity),
+            Self::Gptq(of) => (of.bits, &[2, 3, 4, 8][..], of.group.map(Granularity::Group)),
+            Self::Awq(of) => (4, &[4][..], of.group.map(Granularity::Group)),
+            Self::Packed(of) => (of.bits, &[4, 8][..], Some(of.granularity)),
+            Self::Int8(of) => (of.bits, &[8][..], Some(of.granularity)),
+            _ => return Ok(()),
+        };
+        if !read.contains(&bits) || granularity.is_some_and(|of| of.shared([1, 1]).contains(&0)) {
+            bail!("{path}: {self:?}; expected {read:?} bits, and at least one number in a group or a block");
+        }
+        Ok(())
+    }
+
     /// What the config allows for activations.
     pub fn activations(&self) -> Activations {
         match self {
