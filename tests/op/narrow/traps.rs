@@ -227,6 +227,15 @@ fn codes_of_other_floats_are_refused() {
 }
 
 #[test]
+fn words_that_are_floats_are_refused() {
+    let bytes =
+        file(&[("up.qweight", "F32", &[4, 1], floats(&[1.0; 4])), ("up.scales", "F32", &[1, 1], floats(&[0.5]))]);
+    let vb = Checkpoint::from(BufferedSafetensors::new(bytes).unwrap()).var_builder(DType::F32, &Device::Cpu);
+    let error = message(linear_of_scheme(32, 1, false, Scheme::Gptq(GPTQ), vb.pp("up")));
+    assert!(error.contains("up.qweight") && error.contains("F32") && error.contains("I32"), "{error}");
+}
+
+#[test]
 fn integers_that_candle_does_not_load_are_explained() {
     let bytes =
         file(&[("up.weight", "I8", &[1, 2], vec![255, 2]), ("up.weight_scale", "F32", &[1, 1], floats(&[0.5]))]);

@@ -6,7 +6,7 @@ use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 
 /// Safetensors files for a `VarBuilder`, as candle has them, with two differences: tensors in I8 and F8_E5M2, which candle refuses, are there as bytes (U8), and a
-/// tensor is not cast where that would lose or mistake numbers: to F8_E4M3 or bytes from another type, and to floating point from integers.
+/// tensor is not cast where that would lose or mistake numbers: to F8_E4M3 or bytes from another type, and between integers and floating point.
 ///
 /// ```
 /// use candle::safetensors::BufferedSafetensors;
@@ -72,7 +72,7 @@ impl SimpleBackend for Checkpoint {
         let is_exact = match dtype {
             _ if tensor.dtype() == dtype || is_opaque => true, // candle casts none of the opaque types
             DType::U8 | DType::F8E4M3 => false,
-            dtype => tensor.dtype().is_float() || !dtype.is_float(),
+            dtype => tensor.dtype().is_float() == dtype.is_float(),
         };
         if !is_exact {
             bail!("{name} is stored in {stored}; expected {dtype:?}");
