@@ -2,7 +2,7 @@
 
 use super::{assert_same, builder, by_layout, checkpoint, tensor, values};
 use crate::{assert_close, randn};
-use candle::{DType, Tensor};
+use candle::{DType, Device, Tensor};
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg, Routing};
 use candle_tilegemm::nn::narrow::{ExpertGate, Granularity, QuantWeight, Quantizer};
 use candle_tilegemm::nn::{GateFunction, QuantExperts, QuantizationConfig};
@@ -136,15 +136,37 @@ fn experts_in_16_bits_are_refused() {
 
 #[test]
 fn experts_of_every_format_are_those_of_f32() {
-    super::shared::experts(&candle::Device::Cpu).unwrap();
+    super::shared::experts(&Device::Cpu).unwrap();
 }
 
 #[test]
 fn clamped_gates_at_and_beyond_the_limit() {
-    super::shared::clamped_gates(&candle::Device::Cpu).unwrap();
+    super::shared::clamped_gates(&Device::Cpu).unwrap();
+}
+
+/// As the kernel has it.
+#[test]
+fn a_limit_below_zero_is_a_limit() {
+    let [count, hidden, inner] = [1, 32, 32];
+    let of = |n: usize| {
+        QuantWeight::quantize(&Tensor::ones((n, 32), DType::F32, &Device::Cpu).unwrap(), Quantizer::Mxfp4).unwrap()
+    };
+    let gate = ExpertGate::Clamped { alpha: 1.0, limit: -1.0 };
+    let experts =
+        QuantExperts::new([count, hidden, inner], [of(2 * inner), of(hidden)], [None, None], Gate::Halves, gate);
+    let tokens = Tensor::ones((1, hidden), DType::F32, &Device::Cpu).unwrap();
+    let routing = Routing::new(
+        count,
+        &Tensor::zeros((1, 1), DType::U32, &Device::Cpu).unwrap(),
+        &Tensor::ones((1, 1), DType::F32, &Device::Cpu).unwrap(),
+    );
+    let got = values(&experts.unwrap().forward(&tokens, &routing.unwrap()).unwrap());
+    // The gate is -1, and what it multiplies 1.
+    let expected = -64.0 / (1.0 + 1f32.exp());
+    assert!(got.iter().all(|x| (x / expected - 1.0).abs() < 1e-5), "{got:?}, expected {expected}");
 }
 
 #[test]
 fn a_layer_with_a_router_has_narrow_experts() {
-    super::shared::layer_of_experts(&candle::Device::Cpu).unwrap();
+    super::shared::layer_of_experts(&Device::Cpu).unwrap();
 }

@@ -296,10 +296,11 @@ impl ExpertGate {
         match self {
             Self::Function(function) => function.apply(gate) * up,
             Self::Clamped { alpha, limit } => {
-                // NaN stays NaN.
-                let gate = if gate > limit { limit } else { gate };
+                // NaN stays NaN, and limits of any sign are those of csrc/experts/pairs.hpp.
+                let at_most = |x: f32| if x > limit { limit } else { x };
+                let (gate, up) = (at_most(gate), -at_most(-at_most(up)));
                 let steep = if gate == f32::NEG_INFINITY { 0.0 } else { gate / (1.0 + (-alpha * gate).exp()) };
-                (up.clamp(-limit, limit) + 1.0) * steep
+                (up + 1.0) * steep
             }
         }
     }
