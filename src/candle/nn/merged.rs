@@ -13,9 +13,9 @@ const BLOCK: Block = Block("MergedLinear");
 
 /// Layers of one input as one product, whose results lie side by side: weights over one another, dense, in blocks or narrow.
 ///
-/// Neighbours are merged where their weights have one type, or blocks of one format, and their activations are the same; narrow ones where codes, groups and order of
-/// columns are the same, and only on the CPU ([`to_device`](Self::to_device) moves the result). Others stay products of their own, into columns of one result:
-/// Q4_K_M files have some `attn_v` in Q6_K beside `attn_q` and `attn_k` in Q4_K.
+/// Neighbours are merged where their weights have one type, or blocks of one format, and their activations are the same; narrow ones where codes, groups, order of
+/// columns and the factor of all are the same, and only on the CPU ([`to_device`](Self::to_device) moves the result). Others stay products of their own, into
+/// columns of one result: Q4_K_M files have some `attn_v` in Q6_K beside `attn_q` and `attn_k` in Q4_K.
 ///
 /// ```
 /// use candle::{DType, Device, Module, Tensor};

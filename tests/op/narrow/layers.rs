@@ -4,8 +4,10 @@ use super::shared::{self, QUANTIZERS};
 use super::{builder, tensor, values};
 use crate::{assert_close, randn};
 use candle::{DType, Device, Module, Tensor};
-use candle_tilegemm::nn::narrow::{linear_rounded, QuantWeight, Quantizer};
-use candle_tilegemm::nn::QuantLinear;
+use candle_tilegemm::nn::narrow::{
+    linear_of_scheme, linear_rounded, Activations, Granularity, Nvfp4, QuantWeight, Quantizer, Scheme,
+};
+use candle_tilegemm::nn::{MergedLinear, QuantLinear};
 use candle_tilegemm::{Activation, Gemm};
 
 const IN: usize = 70;
@@ -106,6 +108,36 @@ fn what_does_not_fit_is_refused() {
         ),
     ] {
         assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+/// One product has what each layer has: factors in e4m3, which another factor of all would change, and activations in 8 bits, which no kernel has beside blocks that
+/// are cut short.
+#[test]
+fn layers_that_one_product_would_change_stay_apart() {
+    let nvfp4 = |alpha: f32| {
+        let (packed, scale) = (tensor(vec![0x2fu8; 4 * 8], &[4, 8]), tensor(vec![2f32; 4], &[4, 1]));
+        let scale = scale.to_dtype(DType::F8E4M3).unwrap();
+        let vb = builder(&[("weight", packed), ("weight_scale", scale), ("weight_scale_2", tensor(vec![alpha], &[1]))]);
+        linear_of_scheme(16, 4, false, Scheme::Nvfp4(Nvfp4::ModelOpt), vb).unwrap()
+    };
+    let products = |layers: [&QuantLinear; 2]| MergedLinear::new(layers.map(Clone::clone)).unwrap().products();
+    assert_eq!(products([&nvfp4(0.5), &nvfp4(0.5)]), 1);
+    assert_eq!(products([&nvfp4(0.5), &nvfp4(0.25)]), 2);
+    let fp8 = |n: usize, activations| {
+        let weight = randn(&[n, 256], DType::F32).unwrap();
+        let to = Quantizer::Fp8(Granularity::Block([128, 128]));
+        QuantLinear::quantize(&weight, None, to).unwrap().with_activations(activations)
+    };
+    for (rows, activations, expected) in
+        [([128, 64], Activations::Dynamic, 1), ([64, 128], Activations::Dynamic, 2), ([64, 128], Activations::Wide, 1)]
+    {
+        let layers = rows.map(|n| fp8(n, activations));
+        assert_eq!(products(layers.each_ref()), expected, "{rows:?} {activations:?}");
+        let x = randn(&[3, 256], DType::F32).unwrap();
+        let apart = layers.each_ref().map(|layer| layer.forward(&x).unwrap());
+        let merged = MergedLinear::new(layers).unwrap().forward(&x).unwrap();
+        assert_close(&merged, &Tensor::cat(&apart, 1).unwrap(), 1e-5, "merged").unwrap();
     }
 }
 

@@ -148,6 +148,18 @@ fn matrices_are_stacked() {
     assert!(QuantWeight::stack(&[]).is_err());
 }
 
+/// Kernels for groups of 32 take factors of 16 bits alone.
+#[test]
+fn factors_of_a_stack_stay_in_16_bits_where_these_have_them() {
+    let of =
+        |scale: f32| QuantWeight::quantize(&tensor(vec![7.5 * scale; 64], &[2, 32]), int4(Some(32), false)).unwrap();
+    let parts = [of(0.5), of(2f32.powi(-30))];
+    assert_eq!(parts.each_ref().map(|part| part.scales().format()), [ScaleFormat::F16, ScaleFormat::BF16]);
+    let stack = QuantWeight::stack(&parts).unwrap();
+    assert_eq!(stack.scales().format(), ScaleFormat::BF16);
+    assert_same(&stack.dequantize(), &parts.each_ref().map(QuantWeight::dequantize).concat(), "16 bits");
+}
+
 /// The tensors have the bytes of the parts.
 #[test]
 fn parts_go_to_a_device() {

@@ -176,8 +176,14 @@ impl QuantLinear {
     }
 
     /// Layers of one input over one another, of narrow weights on the host: one product where their weights have one form, and activations are the same.
+    ///
+    /// Not where factors would become such as fast kernels lack: those in e4m3 beside another alpha, and those of blocks that are cut short beside activations in 8
+    /// bits.
     pub(in crate::candle::nn) fn can_be_over(&self, other: &Self) -> bool {
-        let is_one = |x: &QuantWeight, y: &QuantWeight| x.stacks_with(y);
+        let is_one = |x: &QuantWeight, y: &QuantWeight| {
+            let has_whole_blocks = x.shape()[0].is_multiple_of(x.scales().shared()[0]);
+            x.stacks_with(y) && x.alpha() == y.alpha() && (has_whole_blocks || self.activations != Activations::Dynamic)
+        };
         self.weight().zip(other.weight()).is_some_and(|(x, y)| is_one(x, y))
             && (self.activation, self.activations) == (other.activation, other.activations)
     }

@@ -1,6 +1,6 @@
 //! Narrow weights over one another.
 
-use super::scales::{ScaleFormat, Scales};
+use super::scales::Scales;
 use super::weight::QuantWeight;
 use ::candle::{bail, Result};
 
@@ -13,7 +13,8 @@ impl QuantWeight {
 
     /// Matrices over one another, as those of q, k and v, or those of a layer's experts.
     ///
-    /// Where matrices have one factor each, the rows of all get a factor each. Different alphas become part of the factors, which are then in f32.
+    /// Where matrices have one factor each, the rows of all get a factor each. Different alphas become part of the factors. Factors of different formats are then in
+    /// the narrowest of f16, bf16 and f32 that has them exactly.
     ///
     /// # Errors
     /// No matrices, and matrices of other codes, columns, groups or orders of columns.
@@ -115,7 +116,7 @@ impl Factors {
                 let alpha = if self.has_alpha { part.alpha } else { 1.0 };
                 values[place] = part.scales.value(index) * alpha;
             });
-            return Scales::rounded(ScaleFormat::F32, &values, self.shared, self.strides);
+            return Scales::narrowest(&values, self.shared, self.strides);
         }
         let size = format.bytes();
         let mut bytes = vec![0; self.count * size];
