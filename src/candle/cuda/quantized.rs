@@ -10,7 +10,7 @@ use crate::dispatch::MOST_BESIDE;
 use crate::launch::{launch_beside, Pointers};
 use crate::problem::{Activation, BiasAxis, Epilogue, Format, Layout, Operand, Problem, Scale};
 use ::candle::cuda_backend::cudarc::driver::{CudaStream, SyncOnDrop};
-use ::candle::{CudaDevice, DType, Result, Tensor};
+use ::candle::{bail, CudaDevice, DType, Result, Tensor};
 use std::ffi::c_void;
 
 /// The format of weights in blocks that this crate's kernels multiply x with; candle takes the others, whose errors candle words.
@@ -113,6 +113,9 @@ impl Product<'_> {
     fn problem(&self) -> Result<Problem> {
         let of = &self.of;
         let d = number_format(of.out.tensor.dtype())?;
+        if of.bias.is_some_and(|bias| !bias.is_contiguous()) {
+            bail!("a product with quantised weights: the bias is not contiguous; call `.contiguous()?` on it");
+        }
         let (n, k) = of.weight.sizes()?;
         let problem = of.weight.of(Problem::dense(of.x.rows, n, k, 1, Layout::NT, d));
         Ok(problem.with(|problem| {

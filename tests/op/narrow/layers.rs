@@ -141,6 +141,17 @@ fn layers_that_one_product_would_change_stay_apart() {
     }
 }
 
+/// As kernels read it.
+#[test]
+fn a_bias_becomes_contiguous() {
+    let column = randn(&[OUT, 3], DType::F32).unwrap().get_on_dim(1, 1).unwrap();
+    assert!(!column.is_contiguous());
+    let layer = QuantLinear::quantize(&randn(&[OUT, IN], DType::F32).unwrap(), Some(column.clone()), Quantizer::Mxfp4);
+    let bias = layer.as_ref().unwrap().bias().unwrap();
+    assert!(bias.is_contiguous());
+    assert_eq!(values(bias), values(&column));
+}
+
 #[test]
 fn layers_are_rounded_at_load() {
     let (weight, bias) = (randn(&[OUT, IN], DType::BF16).unwrap(), randn(&[OUT], DType::F32).unwrap());

@@ -104,7 +104,8 @@ impl QuantLinear {
             Weight::Narrow(weight) if device.is_cpu() => Weight::Narrow(weight.to_device(device)?),
             Weight::Narrow(weight) => Weight::Narrow(weight.with_factors_of_8_bits().to_device(device)?),
         };
-        let bias = self.bias.as_ref().map(|bias| bias.to_device(device)).transpose()?;
+        // Kernels read it as a list.
+        let bias = self.bias.as_ref().map(|bias| bias.to_device(device)?.contiguous()).transpose()?;
         Ok(Self { weight, bias, ..self.clone() })
     }
 
@@ -269,8 +270,10 @@ impl QuantLinear {
         let Weight::Narrow(Placed::Device(weight)) = &self.weight else { return Ok(false) };
         let [_, k] = weight.shape();
         let is_whole = k.is_multiple_of(8) && dtype != DType::F32 && weight.gather.is_none();
+        // Another bias is refused elsewhere.
+        let has_type = self.bias.as_ref().is_none_or(|bias| bias.dtype() == dtype);
         let eight_bits = EightBits::beside_device(self.activations, weight);
-        Ok(is_whole && eight_bits.is_some() && EightBits::is_on(self.device())?)
+        Ok(is_whole && has_type && eight_bits.is_some() && EightBits::is_on(self.device())?)
     }
 
     /// The product of gated numbers, whose rows of 2 k have the gates first, and a residual, into `out`, of a layer that
@@ -335,9 +338,8 @@ impl QuantLinear {
             Weight::Narrow(Placed::Device(weight)) => {
                 let out = unwritten(&_shape, x.dtype(), x.device())?;
                 let dense = |tensor: &Tensor| tensor.detach().contiguous();
-                let of = Self { bias: self.bias.as_ref().map(dense).transpose()?, ..self.clone() };
                 let c = beside.tensor().map(dense).transpose()?;
-                of.launch(weight, &dense(x)?, beside.with(c.as_ref()), &out, false)?;
+                self.launch(weight, &dense(x)?, beside.with(c.as_ref()), &out, false)?;
                 Ok(out)
             }
             #[cfg(not(feature = "cuda"))]
