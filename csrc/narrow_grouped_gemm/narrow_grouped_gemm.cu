@@ -8,7 +8,7 @@
 //
 // One launch does everything, and its grid does not depend on the numbers on the device: each block makes the list of
 // the groups that have rows (experts/unit_list.hpp). Tiles of 8 rows: the items are tiles times 16 rows of W, each
-// block has as many as any other, and keeps rows of A while items are of the same tile. Tiles of 64 rows: a block takes
+// block has as many as any other, and keeps rows of A while items are of the same tile. Tiles of 32 rows: a block takes
 // every gridDim.x-th tile of 128 rows of W. The ring of codes goes on from item to item.
 #include "common/launch.hpp"
 #include "narrow_grouped_gemm/device.hpp"

@@ -233,7 +233,7 @@ impl QuantExperts {
         bail!("QuantExperts: experts run on the CPU, and with CUDA: build with the features experts and narrow")
     }
 
-    /// The same on a GPU, into memory that is there. Allocates nothing.
+    /// The same on a GPU, into memory that is there. Allocates nothing, but for weights in an order of columns.
     #[cfg(feature = "experts")]
     pub(in crate::candle::nn) fn write(&self, tokens: &Tensor, routing: &Routing, memory: &Between) -> Result<()> {
         let (Some([gate_up, down]), Some(both), Device::Cuda(device)) =
