@@ -124,11 +124,10 @@ impl Shape {
 const MMA_CUTS: &[(u32, u32)] = &[(8, 16), (4, 8), (16, 16), (2, 8), (1, 8)];
 
 /// Where an architecture gives a block enough shared memory, the chunks of A for several parts of K lie there side by
-/// side. Code for 8.0 also runs on 8.6, which has less.
+/// side.
 fn wide_cuts(kernel: &KernelDesc, m: u32) -> &'static [(u32, u32)] {
-    let most = (if (90..120).contains(&kernel.arch.capability) { 227 } else { 99 }) * 1024;
     let sums = BLOCK_WARPS * (m * 8).next_power_of_two();
-    match 4 * (3 * 4 * m * 256 + 2 * sums) <= most {
+    match 4 * (3 * 4 * m * 256 + 2 * sums) as usize <= super::bytes_of_block(kernel) {
         true => &[(2, 8), (4, 8), (1, 8)],
         false => &[(1, 8)],
     }

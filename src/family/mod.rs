@@ -60,6 +60,14 @@ pub fn by_name(name: &str) -> Option<&'static KernelDesc> {
     KERNELS.iter().find(|kernel| kernel.name == name)
 }
 
+/// A group that has rows has an entry in the list of units (csrc/experts/unit_list.hpp).
+const ENTRY_BYTES: usize = 16;
+
+/// Shared memory of a block on the cards that run the code of the kernel's arch: code for 8.0 also runs on 8.6, which has less. The kernels have the same numbers.
+fn bytes_of_block(kernel: &KernelDesc) -> usize {
+    1024 * if [90, 100].contains(&kernel.arch.capability) { 227 } else { 99 }
+}
+
 /// The configuration with the smallest estimate; there is one at least.
 fn fastest(family: &dyn Family, case: &Case, configurations: Vec<Config>) -> Config {
     let timed = configurations.into_iter().map(|config| (family.estimate(case, &config), config));

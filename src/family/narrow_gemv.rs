@@ -3,6 +3,7 @@
 //! A configuration names the rows of A of an instance and the rows of W that a block multiplies at a time (`tile`), the blocks that share K
 //! (`cluster`), all parts of K (`split`), the slots of a warp's ring (`stages`), and the warps of a block.
 
+use super::bytes_of_block;
 use super::fitted::fitted;
 use crate::arch::DeviceInfo;
 use crate::config::Config;
@@ -90,14 +91,9 @@ fn numbers(format: Format, bytes: usize) -> usize {
     bytes * 8 / format.bits() as usize
 }
 
-/// Shared memory of a block on the cards that run the code of an arch; csrc/narrow_gemv/shape.hpp has the same numbers.
-fn most_bytes(kernel: &KernelDesc) -> usize {
-    1024 * if [90, 100].contains(&kernel.arch.capability) { 227 } else { 99 }
-}
-
 /// The most numbers of A, so that some configuration has room for them, however many rows W has.
 fn most_numbers(kernel: &KernelDesc) -> usize {
-    if kernel.arch.capability >= 90 && most_bytes(kernel) > 200 * 1024 {
+    if bytes_of_block(kernel) > 200 * 1024 {
         160 * 1024
     } else {
         16 * 1024
@@ -184,7 +180,7 @@ impl NarrowGemv {
     fn us(&self, case: &Case, way: Way, plan: &Plan) -> f64 {
         let (problem, device) = (case.problem, case.device);
         let shape = plan.shape(way, problem, device);
-        if shape.shared_bytes > most_bytes(case.kernel) {
+        if shape.shared_bytes > bytes_of_block(case.kernel) {
             return f64::INFINITY;
         }
         let [along_n, along_k] = plan.warps;

@@ -3,6 +3,7 @@
 //! There is nothing to choose beside the kernel: a block takes item after item, whatever the groups are.
 
 use super::fitted::fitted;
+use super::{bytes_of_block, ENTRY_BYTES};
 use crate::config::Config;
 use crate::cost::pipeline::{overlap_by, stream_us};
 use crate::cost::rows_of_group;
@@ -23,8 +24,6 @@ const STAGES: usize = 3;
 const SLOT_BYTES: usize = 128;
 /// Numbers of K of a row of A in shared memory, of many rows.
 const CHUNK: usize = 128;
-/// A group that has rows has an entry in the list of units (csrc/experts/unit_list.hpp).
-const ENTRY_BYTES: usize = 16;
 
 fitted! {
     /// Lists of two numbers are of tiles of 8 and of 32 rows, lists of three of 8 bits, u4 and f4e2m1.
@@ -70,11 +69,6 @@ fn shared_bytes(kernel: &KernelDesc, k: usize, entries: usize) -> usize {
     WARPS * of_warp + of_x + rest
 }
 
-/// What a block of the cards that run the code of the kernel's arch has.
-fn room(kernel: &KernelDesc) -> usize {
-    1024 * if [90, 100].contains(&kernel.arch.capability) { 227 } else { 99 }
-}
-
 /// What is wrong with the factors.
 fn fault(scale: Option<Scale>) -> Option<&'static str> {
     let scale = scale.filter(|scale| scale.granularity[0] != u32::MAX)?;
@@ -108,7 +102,7 @@ impl Family for NarrowGroupedGemm {
             ("groups with rows", entries, MOST_WITH_ROWS),
             ("tiles", tiles, INT / 4),
         ])?;
-        let [need, have] = [shared_bytes(kernel, problem.k, entries), room(kernel)];
+        let [need, have] = [shared_bytes(kernel, problem.k, entries), bytes_of_block(kernel)];
         if need > have {
             let [need, have] = [need, have].map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
             return Err(Rejection::SharedMemory { need, have });
@@ -117,7 +111,7 @@ impl Family for NarrowGroupedGemm {
     }
 
     fn shared_bytes(&self, kernel: &KernelDesc) -> u32 {
-        room(kernel) as u32
+        bytes_of_block(kernel) as u32
     }
 
     /// M decides how many warps share K of few rows.

@@ -3,6 +3,7 @@
 //! There is nothing to choose beside the kernel: a block takes tile after tile, whatever their heights.
 
 use super::fitted::fitted;
+use super::ENTRY_BYTES;
 use crate::config::Config;
 use crate::cost::pipeline::{l2_us, stream_us, Activities};
 use crate::cost::{peak_tflops, roofline_us, rows_of_group};
@@ -11,8 +12,6 @@ use crate::problem::{Groups, Problem};
 
 /// Shared memory of a block, on every card from Ampere on; csrc/sm80_grouped_gemm/shape.hpp has the same number.
 const SHARED_BYTES: usize = 99 * 1024;
-/// A group that has rows has an entry in the list of units (csrc/experts/unit_list.hpp).
-const ENTRY_BYTES: usize = 16;
 /// Rows of a fragment of `mma.sync`.
 const FRAGMENT: usize = 16;
 

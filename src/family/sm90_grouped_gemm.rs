@@ -3,6 +3,7 @@
 //! A configuration has the tile, the blocks that share a tile of B, and the stages of the ring.
 
 use super::fitted::fitted;
+use super::ENTRY_BYTES;
 use crate::config::Config;
 use crate::cost::pipeline::{stream_us, Activities};
 use crate::cost::{peak_tflops, roofline_us};
@@ -17,8 +18,6 @@ const MOST_GROUPS: usize = 65_535;
 const BARRIERS_BYTES: usize = 16 * (MOST_STAGES + 2);
 /// A row of a tile has a place in D and a factor, for two tiles.
 const PLACE_BYTES: usize = 2 * 2 * 4;
-/// A group that has rows has an entry in the list of units (csrc/experts/unit_list.hpp).
-const ENTRY_BYTES: usize = 16;
 /// Tiles of a group along M from which blocks share B. Without sharing, the blocks of a group drift apart, and each reads B from memory.
 const TILES_TO_SHARE: usize = 2;
 
