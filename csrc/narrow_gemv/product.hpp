@@ -4,16 +4,11 @@
 // eighth behind it. Where a scale multiplies sums over a whole step, the lane takes 16 neighbouring bytes of the step:
 // the order of k is free. Otherwise it takes word t of each 16 bytes.
 #pragma once
+#include "narrow/mma.hpp"
 #include "narrow_gemv/shape.hpp"
 
 namespace tilegemm {
 namespace {
-
-__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 __device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
@@ -29,13 +24,6 @@ __device__ __forceinline__ void load_words(const uint8_t* from, uint32_t (&words
     const uint2 two = *reinterpret_cast<const uint2*>(from);
     words[0] = two.x, words[1] = two.y;
   }
-}
-
-// Four matrices of 8 x 8 numbers; lane l has the address of row l % 8 of matrix l / 8.
-__device__ __forceinline__ void load_matrices(const uint8_t* from, uint32_t (&words)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(uint32_t(__cvta_generic_to_shared(from))));
 }
 
 template <class S>
@@ -144,13 +132,14 @@ struct Product {
             const uint32_t of_w[4] = {a[0][0][p], a[1][0][p], a[0][1][p], a[1][1][p]};
 #pragma unroll
             for (int tile = 0; tile < S::tiles; tile++)
-              multiply(to[tile], of_w, word_of(b[tile][p], i), word_of(b[tile][p], i + 1));
+              narrow::multiply(to[tile], of_w, word_of(b[tile][p], i), word_of(b[tile][p], i + 1));
           }
         } else {
           const uint32_t of_w[4] = {a[0][0][0], a[1][0][0], a[0][0][1], a[1][0][1]};
 #pragma unroll
           for (int tile = 0; tile < S::tiles; tile++)
-            multiply(to[tile], of_w, word_of(b[tile][i / 2], i % 2 * 2), word_of(b[tile][i / 2], i % 2 * 2 + 1));
+            narrow::multiply(to[tile], of_w, word_of(b[tile][i / 2], i % 2 * 2),
+                             word_of(b[tile][i / 2], i % 2 * 2 + 1));
         }
       }
       if constexpr (S::way == Way::wide) add(unit, sum[unit], scale);
@@ -173,7 +162,7 @@ struct Product {
         uint32_t b[S::tiles][Half::pairs];
 #pragma unroll
         for (int tile = 0; tile < S::tiles; tile++) {
-          if constexpr (Half::pairs == 4) load_matrices(x[tile] + c * 4 * pitch, b[tile]);
+          if constexpr (Half::pairs == 4) narrow::load_matrices(x[tile] + c * 4 * pitch, b[tile]);
           else load_words(x[tile] + c * pitch, b[tile]);
         }
         const uint8_t* const words = shared + (codes ^ c << 4);
@@ -188,7 +177,8 @@ struct Product {
           for (int p = 0; p < Half::pairs; p += 2) {
             const uint32_t of_w[4] = {a[0][p], a[1][p], a[0][p + 1], a[1][p + 1]};
 #pragma unroll
-            for (int tile = 0; tile < S::tiles; tile++) multiply(sum[unit][tile], of_w, b[tile][p], b[tile][p + 1]);
+            for (int tile = 0; tile < S::tiles; tile++)
+              narrow::multiply(sum[unit][tile], of_w, b[tile][p], b[tile][p + 1]);
           }
         }
       }

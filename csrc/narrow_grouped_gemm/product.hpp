@@ -1,24 +1,11 @@
 // Sums of a warp's 16 rows of W, operand A of mma.m16n8k16, times a tile's rows of A, operand B, in f16. Of a lane (g,
 // t): rows g and g + 8 of W by rows 2 t and 2 t + 1 of each eight rows of A.
 #pragma once
+#include "narrow/mma.hpp"
 #include "narrow_grouped_gemm/weights.hpp"
 
 namespace tilegemm {
 namespace {
-
-// Four matrices of 8 x 8 numbers; lane l has the address of row l % 8 of matrix l / 8.
-__device__ __forceinline__ void load_matrices(const uint8_t* from, uint32_t (&words)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(uint32_t(__cvta_generic_to_shared(from))));
-}
-
-// Like mma_16, but the compiler may move it.
-__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 template <class S>
 struct Product {
@@ -78,9 +65,9 @@ struct Product {
 #pragma unroll
         for (int tile = 0; tile < USED; tile++) {
           uint32_t b[4];
-          load_matrices(of_unit + tile * 8 * x_pitch, b);
-          multiply(part[0][tile], a[0], b[0], b[1]);
-          multiply(part[chains - 1][tile], a[1], b[2], b[3]);
+          narrow::load_matrices(of_unit + tile * 8 * x_pitch, b);
+          narrow::multiply(part[0][tile], a[0], b[0], b[1]);
+          narrow::multiply(part[chains - 1][tile], a[1], b[2], b[3]);
         }
       }
       const float of_rows[2] = {__uint_as_float(of_group[0]), __uint_as_float(of_group[8])};
