@@ -68,6 +68,10 @@ __host__ __device__ inline float factor_at(tg_format format, const void* factors
   }
 }
 
+constexpr __host__ __device__ int bytes_of_factor(tg_format format) {
+  return format == TG_F32 ? 4 : format == TG_F16 || format == TG_BF16 ? 2 : 1;
+}
+
 // Which of a scale's groups of rows or columns has this one.
 __host__ __device__ inline int64_t group_of(int64_t index, uint32_t shared) {
   return shared == UINT32_MAX ? 0 : index / shared;

@@ -92,7 +92,7 @@ tg_status launch(const tg_gemm_args* problem) {
   if ((units != 1 && units != 2) || units * 16 * warps_n != config.tile_n) return TG_UNSUPPORTED;
   const tg_scale& scale = args.b_scale;
   // Kernels count bytes of factors in 32 bits.
-  const int64_t most_stride = (int64_t(1) << 32) / bytes_of_factor(scale.format);
+  const int64_t most_stride = (int64_t(1) << 32) / narrow::bytes_of_factor(scale.format);
   if (scale.ptr && (scale.row_stride < 0 || scale.row_stride >= most_stride)) return TG_UNSUPPORTED;
   // A team for each place of the card, or for each row of W. Of clusters of four some places hold none.
   const int64_t places = cluster == 4 ? int64_t(args.sm_count) * 31 / 33 : args.sm_count, of_card = places / cluster;

@@ -65,8 +65,7 @@ class ScaleLoader {
     const bool exists = row < rows.existing;
     all_ = exists ? int(ceil_div(args_.k, S::scaled)) : 0;
     const int64_t at = exists ? shape_.by_rows.quotient(rows.first + row) * args_.b_scale.col_stride : 0;
-    const tg_format format = format_of_factors(args_);
-    const int bytes = format == TG_F32 ? 4 : format == TG_F16 || format == TG_BF16 ? 2 : 1;
+    const int bytes = narrow::bytes_of_factor(format_of_factors(args_));
     of_row_ = static_cast<const uint8_t*>(factors_of(args_)) + at * bytes;
     if constexpr (S::has_zeros) zeros_of_row_ = args_.b_scale.zeros ? args_.b_scale.zeros + at : nullptr;
   }

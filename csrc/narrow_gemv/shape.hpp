@@ -67,10 +67,6 @@ struct GemvShape {
   __host__ __device__ int cluster() const { return 1 << log_cluster; }
 };
 
-inline int64_t bytes_of_factor(tg_format format) {
-  return format == TG_F32 ? 4 : format == TG_F16 || format == TG_BF16 ? 2 : 1;
-}
-
 template <class S>
 GemvShape shape_of(const tg_gemm_args& args, const GemvPlan& plan, int64_t teams) {
   const auto multiple = [](int64_t x, int64_t of) { return ceil_div(x, of) * of; };
@@ -108,7 +104,7 @@ GemvShape shape_of(const tg_gemm_args& args, const GemvPlan& plan, int64_t teams
                   int(slots),
                   int(bytes_of_k),
                   in_words,
-                  uint32_t(scale.row_stride * bytes_of_factor(scale.format)),
+                  uint32_t(scale.row_stride * narrow::bytes_of_factor(scale.format)),
                   Divisor(plan.warps_n),
                   Divisor(parts),
                   Divisor(of_group < 1 ? 1 : of_group),

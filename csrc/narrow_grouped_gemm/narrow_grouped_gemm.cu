@@ -22,10 +22,6 @@ constexpr int bytes_of_multiprocessor(int arch) { return (arch == 90 || arch == 
 // A and sums some more: 100 KiB have room for one block.
 constexpr int blocks_of(int arch) { return bytes_of_multiprocessor(arch) >= 200 * 1024 ? 2 : 1; }
 
-inline int bytes_of_factor(const tg_scale& scale) {
-  return !scale.ptr || scale.format == TG_F32 ? 4 : scale.format == TG_F16 || scale.format == TG_BF16 ? 2 : 1;
-}
-
 // The logarithm of the warps that share K. A block has some items, and the one of its teams with most of them ends
 // last; an item takes the time of half a slot beside its own.
 inline int log_team_for(int slots, int64_t items) {
@@ -53,6 +49,7 @@ tg_status run(const tg_gemm_args& args) {
   const int64_t grid = std::min<int64_t>(int64_t(args.sm_count) * blocks, most);
   const tg_scale& scale = args.b_scale;
   const bool of_all = !scale.ptr || scale.rows >= args.k;
+  const int factor_bytes = narrow::bytes_of_factor(scale.ptr ? scale.format : TG_F32);
   const int64_t columns = scale.ptr && scale.columns < args.n ? scale.columns : args.n;
   const int64_t of_group = of_all ? int64_t(layout.slots) * S::units + 1 : scale.rows / unit_k;
   const NarrowPlace place{{args.groups, args.m},
@@ -71,8 +68,8 @@ tg_status run(const tg_gemm_args& args) {
                           log_team_for(layout.slots, ceil_div(entries * n_tiles * 3, grid * 4)),
                           int(ceil_div(args.k, unit_k)),
                           of_all || scale.rows % (long_group * unit_k) == 0 ? long_group : 1,
-                          bytes_of_factor(scale),
-                          of_all ? 0 : scale.row_stride * bytes_of_factor(scale),
+                          factor_bytes,
+                          of_all ? 0 : scale.row_stride * factor_bytes,
                           of_all ? 0 : scale.row_stride};
   const Launch launch(args, dim3(unsigned(grid)), dim3(32 * most_warps), layout.bytes);
   return launch(kernel, args, place, Results(args));

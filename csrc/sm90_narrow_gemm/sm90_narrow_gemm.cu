@@ -35,8 +35,6 @@ bool takes_factors(const tg_gemm_args& args) {
   }
 }
 
-int bytes_of_factor(tg_format format) { return format == TG_F32 ? 4 : format == TG_F16 || format == TG_BF16 ? 2 : 1; }
-
 // What a kernel reads as factors: ones, where there are none.
 struct FactorFormat {
   tg_format format;
@@ -45,7 +43,7 @@ struct FactorFormat {
 };
 template <class S, int UNIT>
 FactorFormat factor_format(const tg_scale& scale) {
-  if (scale.ptr) return {scale.format, bytes_of_factor(scale.format), 0};
+  if (scale.ptr) return {scale.format, narrow::bytes_of_factor(scale.format), 0};
   if (S::code == TG_F4E2M1 && UNIT == 16) return {TG_F8E4M3, 1, 0x38};
   if (S::code == TG_F4E2M1 && UNIT == 32) return {TG_F8E8M0, 1, 127};
   return {TG_BF16, 2, 0x3f80};
@@ -53,7 +51,7 @@ FactorFormat factor_format(const tg_scale& scale) {
 
 // Whether lines of factors and of zeros can be copied in pieces of 16 bytes.
 bool has_vectors(const tg_scale& scale, int64_t k) {
-  const int64_t bytes = bytes_of_factor(scale.format), stride = scale.rows >= k ? 0 : scale.row_stride;
+  const int64_t bytes = narrow::bytes_of_factor(scale.format), stride = scale.rows >= k ? 0 : scale.row_stride;
   return scale.ptr && scale.columns == 1 && scale.col_stride == 1 && stride * bytes % 16 == 0 &&
          reinterpret_cast<uintptr_t>(scale.ptr) % 16 == 0 &&
          (!scale.zeros || (reinterpret_cast<uintptr_t>(scale.zeros) % 16 == 0 && stride % 16 == 0));
