@@ -83,10 +83,10 @@ step "clippy with CUDA"
 # candle's own kernels do not run in CI: clippy has none of them.
 [[ -z ${CI:-} ]] || export NVCC=$PWD/third_party/stand-in/nvcc
 export TILEGEMM_SKIP_KERNELS=1
-for features in cuda candle,cuda candle,gguf candle,experts candle,layers layers; do
+for features in cuda candle,cuda candle,gguf candle,experts candle,layers layers interpose-mistralrs; do
   cargo clippy --locked --no-default-features --features "$features" --lib --test tables -- -D warnings
 done
-cargo clippy --locked $crates --no-default-features --features "candle,$cuda,$measures,interpose-kernels" --all-targets -- -D warnings
+cargo clippy --locked $crates --no-default-features --features "candle,$cuda,$measures,interpose-kernels,candle-tilegemm/interpose-mistralrs" --all-targets -- -D warnings
 for program in preload engine; do cargo clippy --locked -p candle-tilegemm-$program -- -D warnings; done
 unset TILEGEMM_SKIP_KERNELS
 
@@ -105,14 +105,14 @@ export TILEGEMM_OBJECTS=$PWD/target/kernels
 
 # The other tests are the same in a build with CUDA.
 step "kernels, and what of the CUDA build runs here"
-kernels="$cuda,interpose-kernels"
+kernels="$cuda,interpose-kernels,candle-tilegemm/interpose-mistralrs"
 both="-p candle-tilegemm -p tilegemm --features $kernels,$measures"
 tests $both -p candle-tilegemm-models --lib $(printf -- '--test %s ' cli decoders gpu interpose sass tables)
 tests $both --test plan explain
 tests $both --doc
 build_below 60 $crates --features "$kernels,$measures" --bins --bench overhead
 
-step "candle's calls for experts and quantised weights, by two linkers"
+step "calls of candle and mistralrs for experts and quantised weights, by two linkers"
 for calls in experts "quantised weights" "experts with quantised weights"; do
   { target/debug/tilegemm doctor || true; } | grep "calls for $calls arrive at the dispatcher" || { echo "by rustc's own linker they do not"; exit 1; }
 done

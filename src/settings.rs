@@ -111,7 +111,7 @@ pub const ON_FAILURE: Setting = Setting {
     name: "TILEGEMM_ON_FAILURE",
     holds: "nan|abort",
     default: "nan",
-    decides: "whether a product of candle's kernels for experts or quantised weights that cannot run becomes NaN or ends the program",
+    decides: "whether a product of candle's kernels for experts or quantised weights, or of mistralrs's, that cannot run becomes NaN or ends the program",
     feature: Some("interpose-kernels"),
     expected: "nan or abort",
     check: Setting::check_word,
@@ -312,7 +312,7 @@ pub(crate) fn stats() -> Result<bool> {
 }
 
 /// Whether [`ON_FAILURE`] asks for the end of the program.
-#[cfg(feature = "interpose-kernels")]
+#[cfg(any(feature = "interpose-kernels", feature = "interpose-mistralrs"))]
 pub(crate) fn aborts_on_failure() -> Result<bool> {
     ON_FAILURE.check()?;
     Ok(ON_FAILURE.read::<String>()?.is_some_and(|value| value == "abort"))

@@ -46,6 +46,7 @@ pub(super) static OURS: Counter = Counter::new();
 pub(super) static REFUSED: Counter = Counter::new();
 pub(super) static EXPERTS: Counter = Counter::new();
 pub(super) static GGUF: Counter = Counter::new();
+pub(super) static MISTRALRS: Counter = Counter::new();
 pub(super) static FAILED: Counter = Counter::new();
 static FORWARDED: [Counter; REASONS.len()] = [const { Counter::new() }; REASONS.len()];
 
@@ -68,7 +69,9 @@ pub struct Stats {
     pub experts: u64,
     /// Calls of candle's kernels for products with quantised weights that ran on our kernels (feature `interpose-kernels`).
     pub gguf: u64,
-    /// Calls of candle's kernels for experts and for quantised weights that could not run: their results are NaN.
+    /// Calls of mistralrs's kernels for weights in fp8 and MXFP4 that ran on our kernels (feature `interpose-mistralrs`).
+    pub mistralrs: u64,
+    /// Calls of candle's kernels for experts and for quantised weights, and of mistralrs's, that could not run: their results are NaN.
     pub failed: u64,
 }
 
@@ -88,6 +91,7 @@ impl Stats {
             refused: self.refused - earlier.refused,
             experts: self.experts - earlier.experts,
             gguf: self.gguf - earlier.gguf,
+            mistralrs: self.mistralrs - earlier.mistralrs,
             failed: self.failed - earlier.failed,
         }
     }
@@ -114,6 +118,7 @@ pub fn stats() -> Stats {
         refused: REFUSED.sum(),
         experts: EXPERTS.sum(),
         gguf: GGUF.sum(),
+        mistralrs: MISTRALRS.sum(),
         failed: FAILED.sum(),
     }
 }

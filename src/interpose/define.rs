@@ -62,7 +62,7 @@ macro_rules! define {
 /// rustc makes the linker look for each symbol that has no mangled name. Where another library with a function of that name comes first in the link, the
 /// second symbol still takes the object into the program: the two definitions are an error of the link; with lto, ours wins. Without it, the calls would
 /// reach the other library's function, whose arguments may be others.
-#[cfg(feature = "interpose-kernels")]
+#[cfg(any(feature = "interpose-kernels", feature = "interpose-mistralrs"))]
 macro_rules! check {
     ($(#[$doc:meta])* fn $active:ident() by $declarations:ident::$name:ident($($argument:expr),*), anchor $anchor:literal) => {
         $(#[$doc])*
@@ -79,7 +79,7 @@ macro_rules! check {
     };
 }
 
-#[cfg(feature = "interpose-kernels")]
+#[cfg(any(feature = "interpose-kernels", feature = "interpose-mistralrs"))]
 macro_rules! inferred {
     ($argument:expr) => {
         _
@@ -88,13 +88,13 @@ macro_rules! inferred {
 
 /// The address of a function.
 #[repr(transparent)]
-#[cfg(feature = "interpose-kernels")]
+#[cfg(any(feature = "interpose-kernels", feature = "interpose-mistralrs"))]
 pub(super) struct Address(pub *const ());
 
 // SAFETY: nothing reads the address.
-#[cfg(feature = "interpose-kernels")]
+#[cfg(any(feature = "interpose-kernels", feature = "interpose-mistralrs"))]
 unsafe impl Sync for Address {}
 
 pub(super) use define;
-#[cfg(feature = "interpose-kernels")]
+#[cfg(any(feature = "interpose-kernels", feature = "interpose-mistralrs"))]
 pub(super) use {check, inferred};

@@ -18,6 +18,7 @@ use std::ptr::null_mut;
 use std::sync::Once;
 
 /// candle's declarations.
+#[cfg(feature = "interpose-kernels")]
 pub(super) use ::candle::cuda_backend::kernels::ffi as candles;
 
 /// One call, by its arguments.
@@ -33,6 +34,15 @@ pub(super) trait KernelCall {
     /// Whether a kernel takes such products: such a kernel can be forced.
     fn takes(kernel: &KernelDesc) -> bool;
 
+    /// Launches the product.
+    ///
+    /// # Safety
+    /// The caller's arguments are as the library's function requires.
+    unsafe fn launch(&self, problem: &Problem, pointers: Pointers) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { launch(problem, Self::takes, pointers, self.stream()) }
+    }
+
     /// Where the result is, and its bytes.
     fn output(&self) -> (*mut c_void, usize);
 
@@ -45,7 +55,7 @@ impl<K: KernelCall> Call for K {
     unsafe fn run(&self, _: &Cell<Progress>) {
         let launched = self.product().and_then(|(problem, pointers)| {
             // SAFETY: the caller's promises.
-            let launched = unsafe { launch(&problem, K::takes, pointers, self.stream()) };
+            let launched = unsafe { self.launch(&problem, pointers) };
             launched.map_err(|error| format!("{problem}: {error}"))
         });
         match launched {
@@ -65,7 +75,7 @@ impl<K: KernelCall> Call for K {
 ///
 /// # Safety
 /// As for [`launch::launch`], on a stream of the current device.
-unsafe fn launch(
+pub(super) unsafe fn launch(
     problem: &Problem,
     takes: fn(&KernelDesc) -> bool,
     pointers: Pointers,

@@ -30,6 +30,9 @@
 //! the [`Mode`] is. The functions return nothing, so a call that cannot run is counted ([`Stats::failed`]), is told once on stderr, and fills the result with NaN.
 //! `TILEGEMM_ON_FAILURE=abort` ends the program instead, and is what a server should set.
 //!
+//! The feature `interpose-mistralrs` does the same with the functions of mistralrs 0.8.1 for weights in fp8 with factors of blocks, and in MXFP4, but not with
+//! those for experts: these give NaN.
+//!
 //! The feature `preload` also defines the other matrix products of cuBLAS and `cublasLtMatmul`. The library of `preload/`, for programs that are already
 //! built, has this feature.
 //!
@@ -50,7 +53,7 @@ mod failure;
 mod gguf;
 #[cfg(feature = "interpose-kernels")]
 mod gguf_experts;
-#[cfg(feature = "interpose-kernels")]
+#[cfg(any(feature = "interpose-kernels", feature = "interpose-mistralrs"))]
 mod kernels;
 #[cfg(feature = "preload")]
 mod lt;
@@ -58,6 +61,8 @@ mod lt;
 mod lt_factors;
 #[cfg(feature = "preload")]
 mod lt_header;
+#[cfg(feature = "interpose-mistralrs")]
+mod mistralrs;
 mod mode;
 #[cfg(feature = "preload")]
 mod report;
@@ -73,6 +78,8 @@ pub use experts::experts_are_active;
 pub use gguf::gguf_is_active;
 #[cfg(feature = "interpose-kernels")]
 pub use gguf_experts::gguf_experts_are_active;
+#[cfg(feature = "interpose-mistralrs")]
+pub use mistralrs::mistralrs_is_active;
 #[doc(hidden)]
 pub use mode::set_dry_run;
 pub use mode::{exact_sums, mode, set_exact_sums, set_mode, trace_to, Mode};

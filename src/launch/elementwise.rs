@@ -122,3 +122,15 @@ fn of_numbers(
     });
     Ok(ffi::tg_gemm_args { stream, ..arguments(&problem, Pointers::new(x, std::ptr::null(), d)) })
 }
+
+/// D = A of a problem whose D has A's format and extents (`tg_copy` of csrc/tilegemm.h).
+///
+/// # Safety
+/// As for [`launch`](super::launch) of `problem`; B is not read.
+#[cfg(feature = "interpose-mistralrs")]
+pub(crate) unsafe fn copy(problem: &Problem, x: *const c_void, d: *mut c_void, stream: *mut c_void) -> Result<()> {
+    modules::beside(Beside::Elementwise)?;
+    let args = ffi::tg_gemm_args { stream, ..arguments(problem, Pointers::new(x, x, d)) };
+    // SAFETY: the caller vouches for the memory behind the arguments.
+    check("tg_copy", unsafe { ffi::tg_copy(format(problem.d.format), &args) })
+}

@@ -45,13 +45,17 @@ pub use dispatchers::dispatcher;
 pub(crate) use dispatchers::dispatchers;
 #[cfg(any(feature = "candle", feature = "interpose"))]
 pub(crate) use dispatchers::policy;
+#[cfg(feature = "interpose-mistralrs")]
+pub(crate) use elementwise::copy;
 pub use elementwise::finish;
 #[cfg(feature = "candle")]
 pub(crate) use elementwise::{activate, gate, slope};
 pub use library::verify_library;
 pub use pointers::{GroupPointers, Pointers, Queue};
-#[cfg(feature = "interpose-kernels")]
+#[cfg(any(feature = "interpose-kernels", feature = "interpose-mistralrs"))]
 pub(crate) use stream::fill;
+#[cfg(feature = "interpose-mistralrs")]
+pub(crate) use stream::Scratch;
 
 /// Launches a plan on the current device. Where the stream lacks the workspace that the plan's kernel needs, the plan's
 /// replacement runs ([`Planned::without_workspace`]). The launch does not wait, and allocates nothing but that workspace, once.

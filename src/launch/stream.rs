@@ -4,6 +4,8 @@ use super::device::{failed, init};
 use crate::error::Result;
 use crate::workspace::streams::Memory;
 use cudarc::driver::result::{ctx, device, event, malloc_sync, primary_ctx, stream, DriverError};
+#[cfg(feature = "interpose-mistralrs")]
+use cudarc::driver::result::{free_async, malloc_async};
 use cudarc::driver::sys::{
     self, CUaccessPolicyWindow, CUevent, CUevent_flags, CUevent_wait_flags, CUlaunchAttributeID, CUstreamAttrValue,
     CUstreamCaptureMode, CUstreamCaptureStatus,
@@ -107,13 +109,44 @@ pub(super) unsafe fn record(stream: *mut c_void, event: usize) -> std::result::R
 ///
 /// # Safety
 /// `stream` is a stream of the current device, and the memory at `address` has so many bytes.
-#[cfg(feature = "interpose-kernels")]
+#[cfg(any(feature = "interpose-kernels", feature = "interpose-mistralrs"))]
 pub(crate) unsafe fn fill(stream: *mut c_void, address: *mut c_void, byte: u8, bytes: usize) -> Result<()> {
     make_context().map_err(failed("cuCtxSetCurrent"))?;
     // SAFETY: the caller's stream and memory.
     unsafe { sys::cuMemsetD8Async(address as u64, byte, bytes, stream.cast()) }
         .result()
         .map_err(failed("cuMemsetD8Async"))
+}
+
+/// Device memory of one call, in the order of its stream: what the stream is given after the end of this value may have the memory. It may be captured.
+#[cfg(feature = "interpose-mistralrs")]
+pub(crate) struct Scratch {
+    address: sys::CUdeviceptr,
+    stream: sys::CUstream,
+}
+
+#[cfg(feature = "interpose-mistralrs")]
+impl Scratch {
+    /// # Safety
+    /// `stream` is a stream of the current device, and lives as long as the value.
+    pub unsafe fn new(stream: *mut c_void, bytes: usize) -> Result<Self> {
+        make_context().map_err(failed("cuCtxSetCurrent"))?;
+        // SAFETY: the caller's stream.
+        let address = unsafe { malloc_async(stream.cast(), bytes) }.map_err(failed("cuMemAllocAsync"))?;
+        Ok(Self { address, stream: stream.cast() })
+    }
+
+    pub fn address(&self) -> *mut c_void {
+        self.address as *mut c_void
+    }
+}
+
+#[cfg(feature = "interpose-mistralrs")]
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: the memory and the stream of `new`. Where the driver refuses, the memory stays.
+        let _ = unsafe { free_async(self.address, self.stream) };
+    }
 }
 
 /// Gives the thread the context that a call of the CUDA runtime would give: the context of the thread's current device,

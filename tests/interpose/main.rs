@@ -1,9 +1,13 @@
-//! Whether candle's calls reach this crate in a program with the feature `interpose-kernels`. `make test` links this program by two linkers.
+//! Whether the calls of candle and mistralrs reach this crate in a program with the features `interpose-kernels` and `interpose-mistralrs`. `make test`
+//! links this program by two linkers.
 
-#![cfg(feature = "interpose-kernels")]
+#[cfg(feature = "interpose-mistralrs")]
+mod mistralrs;
 
+#[cfg(feature = "interpose-kernels")]
 use candle_tilegemm::interpose;
 
+#[cfg(feature = "interpose-kernels")]
 #[test]
 fn candles_calls_arrive() {
     assert!(interpose::is_active(), "products of cuBLAS");

@@ -3,6 +3,8 @@
 //! The test is the same in every build, and runs in builds without CUDA alone.
 #![cfg(all(not(feature = "cuda"), target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
 
+mod mistralrs;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -81,7 +81,9 @@ fn features_of_archs_turn_on_cuda_and_those_of_the_cpu_do_not() {
     for arch in archs::KNOWN {
         assert!(turned_on(&all, "all-archs").contains(&format!("sm{arch}")), "all-archs lacks sm{arch}");
     }
-    for name in ["interpose", "interpose-kernels", "preload"].into_iter().chain(archs.iter().map(|name| name.as_str()))
+    for name in ["interpose", "interpose-kernels", "interpose-mistralrs", "preload"]
+        .into_iter()
+        .chain(archs.iter().map(|name| name.as_str()))
     {
         assert!(turned_on(&all, name).contains("cuda"), "{name} does not turn on cuda");
     }
