@@ -1,7 +1,7 @@
 //! The choice of a kernel: from a [`Problem`] to a [`Plan`], with the reasons.
 //!
 //! [`Dispatcher::plan`] is pure: the same problem, device, policy and measured tables give the same plan, with or without a
-//! GPU.
+//! GPU. A program that learns ([`learning`]) changes a table, and with it later plans.
 
 use crate::config::Config;
 use crate::cost;
@@ -21,11 +21,15 @@ use std::sync::Arc;
 mod beside;
 mod choice;
 mod chosen;
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+mod contest;
 mod counter;
 mod dispatcher;
 mod explanation;
 mod fuse;
 mod invariant;
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+mod learning;
 mod left_out;
 mod margins;
 mod memo;
@@ -35,14 +39,19 @@ mod policy;
 pub(crate) mod refit;
 mod skipped;
 mod split;
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+mod turns;
 
 #[cfg(all(feature = "candle", feature = "cuda"))]
 pub(crate) use beside::{shares, MOST_BESIDE};
 pub use chosen::Reason;
+#[cfg(feature = "cuda")]
+pub(crate) use contest::Contest;
 #[cfg(feature = "interpose")]
 pub(crate) use counter::Counter;
 pub use dispatcher::Dispatcher;
 pub use explanation::{Candidate, Explanation, Tuned};
+pub use learning::{learning, set_learning};
 pub use plan::Plan;
 pub use planned::Planned;
 pub use policy::{batch_invariant, set_batch_invariant, Policy};

@@ -5,7 +5,7 @@ use crate::dispatch::{Explanation, Reason, Tuned};
 use crate::kernel::{KernelDesc, Rejection};
 use crate::packing;
 use crate::problem::{F32Mode, Format, Types};
-use crate::tuning::Entry;
+use crate::tuning::{Entry, Learned};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
@@ -15,9 +15,14 @@ const WIDTH: usize = 118;
 
 impl Display for Tuned {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Entry { m: [first, last], kernel, config, gain, .. } = self.entry;
+        let Entry { m: [first, last], kernel, config, gain, learned, .. } = self.entry;
         let config = config.map_or(String::new(), |config| format!("@{config}"));
-        writeln!(f, "measured: {kernel}{config} is {gain} times as fast as the choice without")?;
+        match learned {
+            Some(Learned { samples, us, against_us }) => {
+                writeln!(f, "learned: {kernel}{config}, {samples} samples, {us:.1} us against {against_us:.1}")?;
+            }
+            None => writeln!(f, "measured: {kernel}{config} is {gain} times as fast as the choice without")?,
+        }
         write!(f, "  the entry for M {first} to {last} of {}", self.table)?;
         match &self.rejection {
             Some(rejection) => write!(f, "\n  which is passed over: {rejection}"),

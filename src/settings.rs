@@ -172,6 +172,17 @@ pub const TUNING: Setting = Setting {
     check: |_, _| Ok(()),
 };
 
+/// Whether a program learns.
+pub const LEARN: Setting = Setting {
+    name: "TILEGEMM_LEARN",
+    holds: "on|off",
+    default: "off",
+    decides: "whether the first calls of a product try the kernels that may be the fastest, and keep the one that is",
+    feature: Some("cuda"),
+    expected: "on or off",
+    check: Setting::check_word,
+};
+
 /// Tests that need a GPU.
 pub const REQUIRE_GPU: Setting = Setting {
     name: "TILEGEMM_REQUIRE_GPU",
@@ -184,7 +195,7 @@ pub const REQUIRE_GPU: Setting = Setting {
 };
 
 /// Every environment variable of this library.
-pub const ALL: [Setting; 14] = [
+pub const ALL: [Setting; 15] = [
     MODE,
     TRACE,
     STATS,
@@ -198,6 +209,7 @@ pub const ALL: [Setting; 14] = [
     PDL,
     GRAPHS,
     TUNING,
+    LEARN,
     REQUIRE_GPU,
 ];
 
@@ -332,6 +344,11 @@ pub(crate) fn workspace() -> Result<Option<u32>> {
 #[cfg(feature = "cuda")]
 pub(crate) fn overlap() -> Result<bool> {
     PDL.switch()
+}
+
+/// The value of [`LEARN`].
+pub(crate) fn learn() -> Result<bool> {
+    LEARN.switch()
 }
 
 /// Whether the steps of a decoder become CUDA graphs: `TILEGEMM_GRAPHS`, on unless given.

@@ -1,10 +1,12 @@
 //! Measured tables: for products that were timed on a GPU model, the kernel that won, where that kernel beat the dispatcher's choice.
 //!
-//! `tilegemm tune` writes measured tables; nothing else measures. A [`Dispatcher`](crate::dispatch::Dispatcher) asks, in this order,
+//! `tilegemm tune` writes measured tables, and a program that learns adds to its own. A [`Dispatcher`](crate::dispatch::Dispatcher) asks, in this order,
 //!
-//! 1. the user's table: the file that `TILEGEMM_TUNING` names, else [`cache_file`] if that file exists,
-//! 2. the table of `tuning/` that ships for exactly this GPU model (`tuning/<card>/table.json`),
-//! 3. the cost model.
+//! 1. the user's table that `TILEGEMM_TUNING` names,
+//! 2. what programs have learned ([`learned`]),
+//! 3. without `TILEGEMM_TUNING`, [`cache_file`] if that file exists,
+//! 4. the table of `tuning/` that ships for exactly this GPU model (`tuning/<card>/table.json`),
+//! 5. the cost model.
 //!
 //! `TILEGEMM_TUNING=off` leaves only the cost model. The dispatcher passes over an entry whose kernel is not in this build or does not
 //! [support](crate::kernel::KernelDesc::supports) the problem.
@@ -51,6 +53,7 @@
 //!   from one measured point to the next is at most [`MOST_STEP`]. An entry says nothing of rows outside its range: see [`Point`].
 //! - **Gain.** The speed of the kernel over the speed of the dispatcher's choice without the table: the least of two measurements
 //!   with fresh operands, over all measured points of the entry. The gain is more than [`LEAST_GAIN`].
+//! - **Learned.** What a program has learned: samples and medians. Such an entry may have a gain of 1: the usual choice is the best.
 //! - **Code.** The kernel's [`code`](crate::kernel::KernelDesc::code) at the time of the measurement.
 //!
 //! # Verification
@@ -80,12 +83,13 @@ mod entry;
 mod example;
 mod groups;
 mod key;
+pub mod learned;
 mod origin;
 mod ranges;
 mod refusal;
 mod tables;
 
-pub use entry::{Entry, LEAST_GAIN};
+pub use entry::{Entry, Learned, LEAST_GAIN};
 pub use key::{Among, Key};
 pub use origin::{Host, Origin};
 pub use ranges::{Point, MOST_STEP};
@@ -207,6 +211,15 @@ impl Tuning {
         self.entries.retain(|entry| entry.key != key);
         self.entries.extend(ranges::entries(key, points));
         self.entries.sort_by_key(|entry| (entry.key, entry.m));
+    }
+
+    /// Adds an entry in place of one for the same products.
+    fn put(&mut self, entry: Entry) {
+        let place = |other: &Entry| (other.key, other.m);
+        match self.entries.binary_search_by_key(&place(&entry), place) {
+            Ok(at) => self.entries[at] = entry,
+            Err(at) => self.entries.insert(at, entry),
+        }
     }
 
     /// The table under another origin and name, to continue its measurement; without the refused entries.

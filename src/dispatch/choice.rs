@@ -79,7 +79,7 @@ impl Dispatcher {
             };
             let rejection = rejection.or_else(|| self.check(entry.kernel, problem, policy, entry.config?).err());
             let runs = rejection.is_none();
-            tuned.push(Tuned { table: table.name().into(), entry: *entry, rejection });
+            tuned.push(Tuned { table, entry, rejection });
             if runs {
                 break;
             }
@@ -92,11 +92,12 @@ impl Dispatcher {
         let fastest = fastest(problem, &self.device, candidates)?;
         let us = *fastest.verdict.as_ref().ok()?;
         Some(match tuned.iter().find(|tuned| tuned.rejection.is_none()) {
-            Some(Tuned { entry: Entry { kernel, config, gain, .. }, .. }) => {
+            Some(Tuned { entry: Entry { kernel, config, gain, learned, .. }, .. }) => {
                 // The time of the estimate's choice over the measured gain: the measurement has shown the entry's own estimate to be wrong.
                 let us = (us / gain).max(cost::roofline_us(problem, &self.device));
                 let config = config.or_else(|| Some(find(candidates, kernel)?.config)).unwrap_or_default();
-                Chosen { kernel, config, us, reason: Reason::Tuned, packing: None }
+                let reason = if learned.is_some() { Reason::Learned } else { Reason::Tuned };
+                Chosen { kernel, config, us, reason, packing: None }
             }
             None => {
                 Chosen { kernel: fastest.kernel, config: fastest.config, us, reason: Reason::Estimate, packing: None }

@@ -13,6 +13,8 @@ pub enum Reason {
     Forced,
     /// The kernel is the fastest by a measured table.
     Tuned,
+    /// The kernel was the fastest in a program that ran ([`learning`](super::learning)).
+    Learned,
     /// The kernel has the lowest estimate of all kernels that support the problem.
     Estimate,
 }

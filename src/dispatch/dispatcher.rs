@@ -112,7 +112,16 @@ impl Dispatcher {
     /// [`Error::Tuning`](crate::Error::Tuning) where the file of the variable is refused.
     pub fn with_user_tuning(self) -> Result<Self> {
         let host = self.host();
-        Ok(Self::with_tables(self.device, self.only_built, self.tables.with_users(&host)?))
+        let tables = self.tables.with_users(&self.device, &host)?;
+        Ok(Self::with_tables(self.device, self.only_built, tables))
+    }
+
+    /// With the table of what programs have learned in this file, before all other tables.
+    #[cfg(test)]
+    pub(super) fn with_learned(self, path: &std::path::Path) -> Self {
+        use crate::tuning::learned::LearnedTable;
+        let table = LearnedTable::read(Some(path.into()), &self.device, self.host());
+        Self::with_tables(self.device, self.only_built, self.tables.with_learned(0, table))
     }
 
     /// The machine that measured tables must fit.
@@ -127,6 +136,15 @@ impl Dispatcher {
     #[doc(hidden)]
     pub fn tables(&self) -> &Tables {
         &self.tables
+    }
+
+    /// Writes what programs have learned on the device ([`learning`](super::learning)), where that is not written yet.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn save_learned(&self) -> std::io::Result<()> {
+        self.tables.learned().map_or(Ok(()), |learned| learned.save().map(drop))
     }
 
     /// The device of the plans.

@@ -97,6 +97,13 @@ impl<T: Answer> Memo<T> {
         Ok(answer)
     }
 
+    /// Drops the answer to a question. Threads that had it may keep it.
+    pub fn forget(&self, problem: Problem, policy: Policy) {
+        let mut answers = self.0.write().unwrap();
+        let key = (problem, policy);
+        let _forgotten = (answers.young.remove(&key), answers.old.remove(&key));
+    }
+
     /// All kept answers.
     pub fn all(&self) -> Vec<Arc<T>> {
         let answers = self.0.read().unwrap();

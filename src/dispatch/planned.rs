@@ -1,12 +1,13 @@
 //! A plan that a dispatcher keeps, with the record of its launches.
 
+use super::contest::Contest;
 use super::counter::Counter;
 use super::memo::{Answer, Question};
 use super::plan::Plan;
 use super::policy::Policy;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A [`Plan`] that a dispatcher keeps, with the record of its launches. It derefs to the plan.
 #[derive(Debug)]
@@ -17,6 +18,17 @@ pub struct Planned {
     dispatcher: usize,
     policy: Policy,
     launches: Launches,
+    learned: LearnedPlan,
+}
+
+/// What a program learns of a plan.
+#[derive(Debug, Default)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+struct LearnedPlan {
+    /// The kernels that calls run in turns, once the program learns; `None` where the plan is not contested.
+    contest: OnceLock<Option<Contest<Planned>>>,
+    /// What won, where it is another plan.
+    settled: OnceLock<Option<Arc<Planned>>>,
 }
 
 /// What launches of a plan have left.
@@ -56,11 +68,10 @@ impl Planned {
         forgotten: Arc<AtomicU64>,
     ) -> Self {
         let launches = Launches { count: Counter::default(), forgotten, told: false.into(), ready: false.into() };
-        Self { plan, without, dispatcher, policy, launches }
+        Self { plan, without, dispatcher, policy, launches, learned: LearnedPlan::default() }
     }
 
     /// The policy that the plan was made under.
-    #[cfg(feature = "cuda")]
     pub(super) fn policy(&self) -> Policy {
         self.policy
     }
@@ -69,6 +80,26 @@ impl Planned {
     /// workspace. `None` where the kernel was asked for by name, or needs no workspace itself.
     pub fn without_workspace(&self) -> Option<&Planned> {
         self.without.as_deref()
+    }
+
+    /// What the program has learned to run in the plan's place, or the plan.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn settled(&self) -> &Planned {
+        self.learned.settled.get().and_then(Option::as_deref).unwrap_or(self)
+    }
+
+    /// Ends the plan's contest.
+    pub(super) fn settle(&self, winner: Option<Arc<Planned>>) {
+        let _ = self.learned.settled.set(winner);
+    }
+
+    /// The plan's contest, until it is settled; `make` makes it at the first call.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn contest(&self, make: impl FnOnce() -> Option<Contest<Planned>>) -> Option<&Contest<Planned>> {
+        if self.learned.settled.get().is_some() {
+            return None;
+        }
+        self.learned.contest.get_or_init(make).as_ref()
     }
 
     /// How often the plan was launched.

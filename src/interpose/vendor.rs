@@ -269,6 +269,7 @@ unsafe fn run_whole(
 ) -> Result<Taken> {
     let Product { pointers, queue, .. } = *product;
     dispatcher.with_plan(problem, policy, |plan| {
+        let plan = plan.settled();
         // SAFETY: the stream of the call.
         let ready = unsafe { launch::ready(plan, queue.stream)? };
         // Only cards whose library has kernels for fp8 run such calls.
@@ -280,7 +281,10 @@ unsafe fn run_whole(
         let is_exact = product.is_of_lt() || !wants_exact(problem)?;
         // A call of cuBLASLt has no handle of cuBLAS for a product of copies.
         let is_on_operands = product.is_of_lt() || ready.packing.is_none();
-        if vendor && is_on_operands && product.is_as_planned(&ready.canonical.problem) && is_exact {
+        let is_as_it_came = is_on_operands && product.is_as_planned(&ready.canonical.problem) && is_exact;
+        // What is being learned is launched here, between events, and unchanged as well; a call of cuBLASLt has no handle for that.
+        let is_learned = !product.is_of_lt() && launch::contest(plan)?.is_some();
+        if vendor && is_as_it_came && !is_learned {
             launch::begin(plan, ready);
             return Ok(Taken::No);
         }

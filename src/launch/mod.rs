@@ -26,6 +26,7 @@ mod elementwise;
 pub(crate) mod experts;
 #[cfg(feature = "layers")]
 pub(crate) mod layers;
+mod learn;
 mod library;
 mod modules;
 pub(crate) mod observer;
@@ -50,6 +51,9 @@ pub(crate) use elementwise::copy;
 pub use elementwise::finish;
 #[cfg(feature = "candle")]
 pub(crate) use elementwise::{activate, gate, slope};
+#[cfg(feature = "interpose")]
+pub(crate) use learn::contest;
+pub use learn::{prepare_learned, save_learned};
 pub use library::verify_library;
 pub use pointers::{GroupPointers, Pointers, Queue};
 #[cfg(any(feature = "interpose-kernels", feature = "interpose-mistralrs"))]
@@ -98,8 +102,12 @@ pub(crate) use stream::Scratch;
 /// - The stream and the handle in `queue` are as [`Queue`] documents; the handle is in host pointer mode
 ///   (`CUBLAS_POINTER_MODE_HOST`), because scale factors lie on the host.
 pub unsafe fn launch(plan: &Planned, pointers: Pointers, queue: Queue) -> Result<()> {
+    let plan = plan.settled();
     // SAFETY: the caller's promises.
-    unsafe { launch_in(plan, pointers, queue, Place::default()).map(drop) }
+    match learn::contest(plan)? {
+        Some(contest) => unsafe { learn::in_turn(plan, contest, pointers, queue) },
+        None => unsafe { launch_in(plan, pointers, queue, Place::default()).map(drop) },
+    }
 }
 
 /// Launches products of the same A. Where all kernels may, they run side by side. Of the errors of [`launch`], one may come when some products have run.

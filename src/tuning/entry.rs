@@ -24,6 +24,20 @@ pub struct Entry {
     pub config: Option<Config>,
     /// Speedup over the dispatcher's choice without the table.
     pub gain: f64,
+    /// What a running program has measured; `None` for an entry of `tilegemm tune`.
+    pub learned: Option<Learned>,
+}
+
+/// What a running program has measured of a product ([`super::learned`]).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Learned {
+    /// Samples of each kernel that stayed to the end.
+    pub samples: u32,
+    /// The entry's median, in microseconds.
+    pub us: f64,
+    /// The median of what the dispatcher would take otherwise; of the second best, where that is the entry's own.
+    pub against_us: f64,
 }
 
 /// The form of an entry in a file.
@@ -38,11 +52,13 @@ pub(super) struct Row {
     /// [`KernelDesc::code`] of the measured kernel.
     code: String,
     gain: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    learned: Option<Learned>,
 }
 
 impl From<Entry> for Row {
-    fn from(Entry { key, m, kernel, config, gain }: Entry) -> Self {
-        Self { key, m, kernel: kernel.name.into(), config, code: kernel.code.into(), gain }
+    fn from(Entry { key, m, kernel, config, gain, learned }: Entry) -> Self {
+        Self { key, m, kernel: kernel.name.into(), config, code: kernel.code.into(), gain, learned }
     }
 }
 
@@ -57,7 +73,10 @@ pub(super) fn resolve(mut rows: Vec<Row>) -> Result<(Vec<Entry>, Vec<RefusedEntr
     let (mut entries, mut refused) = (Vec::new(), Vec::new());
     for row in rows {
         match row.kernel() {
-            Ok(kernel) => entries.push(Entry { key: row.key, m: row.m, kernel, config: row.config, gain: row.gain }),
+            Ok(kernel) => {
+                let Row { key, m, config, gain, learned, .. } = row;
+                entries.push(Entry { key, m, kernel, config, gain, learned });
+            }
             Err(refusal) => refused.push(RefusedEntry { key: row.key, m: row.m, refusal }),
         }
     }
@@ -67,12 +86,19 @@ pub(super) fn resolve(mut rows: Vec<Row>) -> Result<(Vec<Entry>, Vec<RefusedEntr
 impl Row {
     /// Checks the entry's values, independent of changes of the kernel.
     fn check(&self) -> Result<(), Refusal> {
-        let Row { key, m, kernel, gain, .. } = self;
+        let Row { key, m, kernel, gain, learned, .. } = self;
         if m[0] == 0 || m[0] > m[1] {
             return Err(self.wrong("expected 1 or more as its first M, and no less as its last".into()));
         }
-        if !(*gain >= LEAST_GAIN && gain.is_finite()) {
-            return Err(self.wrong(format!("its gain is {gain}; expected {LEAST_GAIN} or more")));
+        // A program that learns also keeps that the usual choice is the best.
+        let least = if learned.is_some() { 1.0 } else { LEAST_GAIN };
+        if !(*gain >= least && gain.is_finite()) {
+            return Err(self.wrong(format!("its gain is {gain}; expected {least} or more")));
+        }
+        if let Some(Learned { us, against_us, .. }) = learned {
+            if ![us, against_us].iter().all(|us| **us > 0.0 && us.is_finite()) {
+                return Err(self.wrong(format!("its times are {us} and {against_us}; expected microseconds above 0")));
+            }
         }
         let is_vendor = family::by_name(kernel).is_some_and(|kernel| kernel.role == Role::Vendor);
         if key.among == Among::Own && is_vendor {

@@ -28,7 +28,7 @@ impl Entry {
 impl Key {
     /// A product of dense, aligned matrices.
     fn example(&self, m: usize) -> Problem {
-        let Key { dtype, out, f32, layout, n, k, batch, epilogue, groups, .. } = *self;
+        let Key { dtype, b, out, f32, layout, n, k, batch, epilogue, groups, .. } = *self;
         let mut problem = match groups {
             Some(of) => {
                 let groups = Groups::new(of.count).with(|groups| {
@@ -40,6 +40,9 @@ impl Key {
             }
             None => Problem::dense(m, n, k, batch, layout, dtype),
         };
+        if let Some(b) = b {
+            problem = problem.with_weights(b, None);
+        }
         (problem.d.format, problem.f32_mode) = (out.unwrap_or(dtype), f32);
         match epilogue {
             Fusion::None => {}
@@ -69,9 +72,13 @@ mod tests {
         let dense = Problem::dense(32, 4096, 1024, 3, Layout::TN, Format::F32);
         let one = Problem::dense(32, 4096, 1024, 1, Layout::NN, Format::BF16);
         let experts = Problem::grouped([64, 1536, 2048], Groups::routed(128, 8, 8), Format::BF16);
-        let [dense, one, experts] = [dense, one, experts].map(|problem| Key::of(&problem, Among::Own).unwrap());
+        let one_of = |problem: Problem| Key::of(&problem, Among::Own).unwrap();
+        let [dense, one, experts] = [dense, one, experts].map(one_of);
         let mut keys = vec![dense, one, experts];
         keys.push(Key { out: Some(Format::F32), epilogue: Fusion::Full, ..one });
+        let of_blocks =
+            one_of(Problem::dense(5, 4096, 1024, 1, Layout::NT, Format::F32).with_weights(Format::Q4K, None));
+        keys.push(of_blocks);
         keys.push(Key { f32: F32Mode::Strict, epilogue: Fusion::BiasAct, ..dense });
         let shipped = shipped().flatten().flat_map(|table| table.entries().iter().map(|e| e.key).collect::<Vec<_>>());
         keys.extend(shipped.filter(|key| key.aligned));

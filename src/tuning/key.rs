@@ -35,9 +35,12 @@ fn is_usual(mode: &F32Mode) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Key {
-    /// The format of A and B.
+    /// The format of A, and of B where `b` is absent.
     pub dtype: Format,
-    /// The format of C, the bias and D. The file omits the format of A and B.
+    /// The format of B, where it is another than A's. The file omits it otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub b: Option<Format>,
+    /// The format of C, the bias and D. The file omits the format of A.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<Format>,
     /// How exact an f32 product has to be. The file omits the default mode.
@@ -67,14 +70,15 @@ impl Key {
     /// dimension, two batch dimensions, operands that a batch shares, factors, fast accumulation.
     pub fn of(problem: &Problem, among: Among) -> Option<Self> {
         let Problem { n, k, batch, f32_mode: f32, .. } = *problem;
-        let types @ Types { a: dtype, d, .. } = problem.types();
+        let Types { a: dtype, b, c, d, .. } = problem.types();
         let is_dense =
             batch[0] == 1 && (batch[1] == 1 || ![problem.a, problem.b].iter().any(|o| o.batch_stride[1] == 0));
         let has_factors = [problem.a, problem.b, problem.d].iter().any(|operand| operand.scale.is_some());
         let has_factors = has_factors || problem.fast_accumulation;
-        let is_known = is_dense && types == Types::new(dtype, d) && problem.layout() != Layout::Any && !has_factors;
+        let is_known = is_dense && c == d && problem.layout() != Layout::Any && !has_factors;
         (is_known && !problem.is_empty() && k > 0).then(|| Self {
             dtype,
+            b: (b != dtype).then_some(b),
             out: (d != dtype).then_some(d),
             f32,
             layout: problem.layout(),
@@ -91,8 +95,9 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Key { dtype, out, f32, layout, n, k, batch, aligned, epilogue, groups, among } = self;
-        write!(f, "Mx{n}x{k} {layout} {}", Types::new(*dtype, out.unwrap_or(*dtype)))?;
+        let Key { dtype, b, out, f32, layout, n, k, batch, aligned, epilogue, groups, among } = self;
+        let types = Types { b: b.unwrap_or(*dtype), ..Types::new(*dtype, out.unwrap_or(*dtype)) };
+        write!(f, "Mx{n}x{k} {layout} {types}")?;
         if !is_usual(f32) {
             write!(f, " {f32}")?;
         }

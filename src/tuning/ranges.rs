@@ -66,7 +66,7 @@ pub(super) fn entries(key: Key, points: &[Point]) -> Vec<Entry> {
             }
             (entry, won) => {
                 done.extend(entry);
-                won.map(|(kernel, config, gain)| Entry { key, m: [m, m], kernel, config, gain })
+                won.map(|(kernel, config, gain)| Entry { key, m: [m, m], kernel, config, gain, learned: None })
             }
         };
     }

@@ -1,6 +1,8 @@
 //! The tables for a device: the shipped table and the user's table.
 
+use super::learned::{self, LearnedTable};
 use super::{Among, Entry, Host, Refusal, Tuning, SHIPPED};
+use crate::arch::DeviceInfo;
 use crate::error::{Error, Result};
 use crate::problem::Problem;
 use crate::settings;
@@ -17,6 +19,8 @@ pub struct Tables {
     refused: Vec<Error>,
     /// The user's tables, which come last in `refused`.
     users_refused: usize,
+    /// What programs have learned, and how many of the tables in use come before it.
+    learned: Option<(usize, LearnedTable)>,
 }
 
 /// The tables of this crate's folder `tuning`, each verified against this build.
@@ -32,8 +36,13 @@ pub fn shipped() -> impl Iterator<Item = std::result::Result<Arc<Tuning>, (&'sta
 /// The default path of the table that `tilegemm tune` writes for a GPU model and that the dispatcher reads:
 /// `candle-tilegemm/<model>.json` in `$XDG_CACHE_HOME` or `~/.cache`. `None` where neither folder is known.
 pub fn cache_file(gpu: &str) -> Option<PathBuf> {
+    Some(settings::cache_folder()?.join("candle-tilegemm").join(plain(gpu) + ".json"))
+}
+
+/// A GPU model as the name of a file.
+pub(super) fn plain(gpu: &str) -> String {
     let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
-    Some(settings::cache_folder()?.join("candle-tilegemm").join(gpu.chars().map(plain).collect::<String>() + ".json"))
+    gpu.chars().map(plain).collect()
 }
 
 impl Tables {
@@ -53,17 +62,29 @@ impl Tables {
         tables
     }
 
-    /// Adds the user's table, or removes every table, as `TILEGEMM_TUNING` says.
+    /// Adds what programs have learned and the user's table, or removes every table, as `TILEGEMM_TUNING` says.
     ///
     /// # Errors
     /// [`Error::Tuning`] where the file named by the variable is refused. A refused table in the cache is left out,
     /// with a warning.
-    pub(crate) fn with_users(self, host: &Host) -> Result<Self> {
-        match settings::tuning() {
-            Some(settings::Tuning::Off) => Ok(Self::default()),
-            Some(settings::Tuning::File(path)) => self.before(Tuning::load(&path)?, host),
-            None => Ok(self.with_cached(host)),
-        }
+    pub(crate) fn with_users(self, device: &DeviceInfo, host: &Host) -> Result<Self> {
+        let (tables, before) = match settings::tuning() {
+            Some(settings::Tuning::Off) => return Ok(Self::default()),
+            Some(settings::Tuning::File(path)) => (self.before(Tuning::load(&path)?, host)?, 1),
+            None => (self.with_cached(host), 0),
+        };
+        let learned = LearnedTable::read(learned::file(&host.gpu), device, host.clone());
+        Ok(tables.with_learned(before, learned))
+    }
+
+    /// With what programs have learned behind the first `before` tables.
+    pub(crate) fn with_learned(self, before: usize, learned: LearnedTable) -> Self {
+        Self { learned: Some((before, learned)), ..self }
+    }
+
+    /// What programs have learned; `None` where no table is asked.
+    pub fn learned(&self) -> Option<&LearnedTable> {
+        self.learned.as_ref().map(|(_, learned)| learned)
     }
 
     fn with_cached(mut self, host: &Host) -> Self {
@@ -90,6 +111,9 @@ impl Tables {
 
     fn insert_users(&mut self, tuning: Tuning) {
         self.users += 1;
+        if let Some((before, _)) = &mut self.learned {
+            *before += 1;
+        }
         self.insert(0, Arc::new(tuning));
     }
 
@@ -131,13 +155,13 @@ impl Tables {
         self.used().skip(self.users).any(|shipped| std::ptr::eq(shipped, table))
     }
 
-    /// The entries of each table for the canonical `problem`.
-    pub(crate) fn lookup<'a>(
-        &'a self,
-        problem: &'a Problem,
-        among: Among,
-    ) -> impl Iterator<Item = (&'a Tuning, &'a Entry)> {
-        self.used().filter_map(move |tuning| Some((tuning, tuning.lookup(problem, among)?)))
+    /// The entries of each table for the canonical `problem`, with the tables' names.
+    pub(crate) fn lookup(&self, problem: &Problem, among: Among) -> Vec<(String, Entry)> {
+        let of_table = |tuning: &Arc<Tuning>| Some((tuning.name().into(), *tuning.lookup(problem, among)?));
+        let (before, learned) = self.learned.as_ref().map_or((0, None), |(before, learned)| (*before, Some(learned)));
+        let (first, rest) = self.used.split_at(before.min(self.used.len()));
+        let learned = learned.and_then(|learned| learned.lookup(problem, among));
+        first.iter().filter_map(of_table).chain(learned).chain(rest.iter().filter_map(of_table)).collect()
     }
 }
 
