@@ -28,7 +28,7 @@ pub mod fit {
 pub mod settings {
     pub use crate::settings::names;
     pub use crate::settings::{
-        cache_folder, graphs, tuning, Setting, Tuning, ALL, FORCE, MODE, TRACE, TUNING, WORKSPACE,
+        cache_folder, graphs, tuning, Setting, Tuning, ALL, FORCE, LEARN, MODE, TRACE, TUNING, WORKSPACE,
     };
 }
 
@@ -67,8 +67,8 @@ pub mod trace {
 /// Measured tables.
 pub mod tuning {
     pub use crate::tuning::{
-        cache_file, shipped, Among, Entry, EntryRefusal, Host, Key, Origin, Point, Refusal, RefusedCounts,
-        RefusedEntry, Tables, Tuning, LEAST_GAIN, MOST_STEP,
+        cache_file, learned, shipped, Among, Entry, EntryRefusal, Host, Key, Learned, Origin, Point, Refusal,
+        RefusedCounts, RefusedEntry, Tables, Tuning, LEAST_GAIN, MOST_STEP,
     };
 }
 

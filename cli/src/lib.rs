@@ -15,6 +15,7 @@ mod failure;
 mod fit;
 mod kernels;
 mod layout;
+mod learn;
 #[doc(hidden)]
 pub mod lists;
 mod narrow;
@@ -66,6 +67,8 @@ enum Command {
     /// Run a program and write its products to a file that `bench` reads
     #[command(after_help = examples!["trace --out model.toml -- target/release/model --prompt hello"])]
     Trace(trace::Args),
+    #[command(after_help = examples!["learn -- target/release/model --prompt hello"])]
+    Learn(learn::Args),
     #[command(after_help = examples!["tune --suite model.toml --budget 10m"])]
     Tune(tune::Args),
     #[command(after_help = examples!["errors f32 --from record.json", "errors gguf --json record.json", "errors narrow --json record.json"])]
@@ -135,6 +138,7 @@ fn run(command: &Command) -> Result {
         Command::Suite(args) => suite::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Trace(args) => trace::run(args),
+        Command::Learn(args) => learn::run(args),
         Command::Tune(args) => tune::run(args),
         Command::Errors(args) => errors::run(args),
         Command::Fit(args) => fit::run(args),

@@ -88,7 +88,7 @@ fn remove_if_empty(out: &Path) {
 }
 
 /// The exit code by the convention of shells: 128 plus the signal, where a signal ended the program.
-fn code(status: ExitStatus) -> u8 {
+pub fn code(status: ExitStatus) -> u8 {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
         return 128 + signal as u8;

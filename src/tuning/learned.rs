@@ -19,6 +19,15 @@ pub fn file(gpu: &str) -> Option<PathBuf> {
     Some(settings::cache_folder()?.join("candle-tilegemm").join(super::tables::plain(gpu)).join("learned.json"))
 }
 
+/// The files of all GPU models, in order.
+pub fn files() -> Vec<PathBuf> {
+    let folders = settings::cache_folder().and_then(|cache| fs::read_dir(cache.join("candle-tilegemm")).ok());
+    let files = folders.into_iter().flatten().flatten().map(|folder| folder.path().join("learned.json"));
+    let mut files: Vec<PathBuf> = files.filter(|file| file.exists()).collect();
+    files.sort();
+    files
+}
+
 /// The table of a dispatcher, which grows while the program runs.
 #[derive(Debug)]
 pub struct LearnedTable {

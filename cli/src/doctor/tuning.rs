@@ -3,7 +3,7 @@
 use super::finding::{Finding, Status};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
-use candle_tilegemm::internal::tuning::{cache_file, shipped, RefusedCounts, RefusedEntry, Tuning};
+use candle_tilegemm::internal::tuning::{cache_file, learned, shipped, RefusedCounts, RefusedEntry, Tuning};
 use candle_tilegemm::{internal::settings, Error};
 use std::fmt::Display;
 
@@ -13,6 +13,7 @@ const MOST_NAMED: usize = 8;
 
 pub fn findings() -> Vec<Finding> {
     let mut findings = on_devices();
+    findings.extend(of_learned());
     let name = settings::TUNING.name;
     findings.push(match settings::tuning() {
         Some(settings::Tuning::Off) => Finding::ok("set", format!("{name}=off: none is asked")),
@@ -20,6 +21,14 @@ pub fn findings() -> Vec<Finding> {
         None => Finding::ok("not set", name),
     });
     findings
+}
+
+/// What programs have learned on this machine. Another driver or build begins anew, so a refused file is no fault.
+fn of_learned() -> impl Iterator<Item = Finding> {
+    learned::files().into_iter().map(|path| match Tuning::load(&path) {
+        Ok(table) => Finding::ok("learned", format!("{table} for {}", table.origin().gpu)),
+        Err(error) => Finding::ok("learned", format!("{error}; the next program that learns replaces it")),
+    })
 }
 
 /// For each device, the tables of its dispatcher.

@@ -11,6 +11,7 @@ mod errors;
 mod fit;
 mod gguf;
 mod layout;
+mod learn;
 mod machine;
 mod mistakes;
 mod narrow;
