@@ -162,7 +162,7 @@ fn named(kernel: &KernelDesc, config: Option<Config>) -> String {
 fn as_text<'a>(entries: impl Iterator<Item = &'a Entry>) -> Table {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(["product", "M", "kernel", "gain"]);
-    for Entry { key, m: [first, last], kernel, config, gain } in entries {
+    for Entry { key, m: [first, last], kernel, config, gain, .. } in entries {
         table.add_row([key.to_string(), format!("{first} - {last}"), named(kernel, *config), format!("{gain:.3}")]);
     }
     for column in table.column_iter_mut().skip(3) {
