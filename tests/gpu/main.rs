@@ -38,6 +38,7 @@ mod into;
 mod launches;
 #[cfg(feature = "layers")]
 mod layers;
+mod learn;
 mod limits;
 mod memory;
 #[path = "models.rs"]
@@ -158,6 +159,7 @@ fn beside() -> Vec<(String, Test)> {
     // Kernels that were launched before would prove nothing in these.
     let mut tests = captures::tests();
     tests.extend(launches::tests());
+    tests.extend(learn::tests());
     let others: Vec<(String, Test)> = vec![
         ("library_matches_table".into(), Box::new(oracle::library_matches_table)),
         ("workspaces_in_graphs".into(), Box::new(exactness::workspaces_in_graphs)),
