@@ -77,7 +77,7 @@ impl<'a> Dense<'a> {
         let &MoeCfg { hidden_size: hidden, num_experts: count, moe_intermediate_size: inner, .. } = of;
         let (sizes, gate, dtype) = ([count, hidden, inner], self.config.gate()?, vb.dtype());
         let experts = match &self.config.quantization {
-            Quantization::Stored(config) if is_narrow(config, &vb.pp("experts").pp(0).pp("gate_proj")) => {
+            Quantization::Stored(config) if config.is_narrow(&vb.pp("experts").pp(0).pp("gate_proj")) => {
                 QuantExperts::load(sizes, gate, config, vb.pp("experts"))?
             }
             Quantization::Rounded(to) => QuantExperts::rounded(sizes, gate, *to, vb.pp("experts"))?,
@@ -85,19 +85,13 @@ impl<'a> Dense<'a> {
         };
         let vb = vb.pp("gate");
         if let Quantization::Stored(config) = &self.config.quantization {
-            if is_narrow(config, &vb) {
+            if config.is_narrow(&vb) {
                 bail!("{}: the router is in few bits, and a router is read in 16 or 32; expected it among the modules that quantization_config leaves as they are", vb.prefix());
             }
         }
         let router = vb.get_with_hints((count, hidden), "weight", DEFAULT_KAIMING_NORMAL)?;
         FusedMoe::from_narrow(router, &experts, of)
     }
-}
-
-/// Whether the config says that a module is narrow, and its tensors are not those of an ordinary layer.
-fn is_narrow(config: &QuantizationConfig, vb: &VarBuilder) -> bool {
-    let marks = ["weight_scale", "weight_scale_inv", "weight_packed", "qweight"];
-    config.scheme(&vb.prefix()) != Scheme::Plain && marks.iter().any(|mark| vb.contains_tensor(mark))
 }
 
 impl Source for Dense<'_> {

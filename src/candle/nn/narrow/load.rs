@@ -14,6 +14,13 @@ use candle_nn::VarBuilder;
 /// The tensors that only narrow weights have.
 const NARROW: [&str; 5] = ["weight_scale", "weight_scale_inv", "weight_packed", "qweight", "weight_scale_2"];
 
+impl QuantizationConfig {
+    /// Whether a module's weights are narrow: the config says so, and its tensors are not those of an ordinary layer.
+    pub fn is_narrow(&self, vb: &VarBuilder) -> bool {
+        self.scheme(&vb.prefix()) != Scheme::Plain && NARROW.iter().any(|name| vb.contains_tensor(name))
+    }
+}
+
 /// A layer with a bias, whose weights are stored as the config says of the builder's path. A module that the config leaves out, or whose tensors are those of an
 /// ordinary layer, has the weights of [`linear`]; the others have theirs in a few bits.
 ///
