@@ -1,5 +1,5 @@
-//! `tilegemm errors`: the precision of products beside cuBLAS's and candle's kernels: the tables of docs/f32.md, docs/log/2026-11-gguf-errors.md and
-//! docs/log/2026-11-narrow-errors.md.
+//! `tilegemm errors`: the precision of products beside cuBLAS's and candle's kernels: the tables of docs/log/2026-11-f32-errors.md,
+//! docs/log/2026-11-gguf-errors.md and docs/log/2026-11-narrow-errors.md.
 
 mod cells;
 #[cfg(any(feature = "bench", test))]

@@ -1,4 +1,4 @@
-//! A record as the tables of docs/f32.md.
+//! A record as the tables of docs/log/2026-11-f32-errors.md.
 
 use super::cells::{self, cell, head, line};
 use super::record::{Errors, Record};

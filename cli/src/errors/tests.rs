@@ -19,7 +19,7 @@ fn tables_go_between_the_markers_and_nowhere_else() {
     assert_eq!(insert(&once, &marks, "| new |").unwrap(), once);
     assert_eq!(insert("<!-- end of tilegemm errors f32 --> <!-- tilegemm errors f32 -->", &marks, ""), None);
     let documents = [
-        (Subject::F32, include_str!("../../../docs/f32.md")),
+        (Subject::F32, include_str!("../../../docs/log/2026-11-f32-errors.md")),
         (Subject::Gguf, include_str!("../../../docs/log/2026-11-gguf-errors.md")),
         (Subject::Narrow, include_str!("../../../docs/log/2026-11-narrow-errors.md")),
     ];
