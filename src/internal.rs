@@ -67,7 +67,7 @@ pub mod trace {
 /// Measured tables.
 pub mod tuning {
     pub use crate::tuning::{
-        cache_file, learned, shipped, Among, Entry, EntryRefusal, Host, Key, Learned, Origin, Point, Refusal,
+        cache_file, learned_files, shipped, Among, Entry, EntryRefusal, Host, Key, Learned, Origin, Point, Refusal,
         RefusedCounts, RefusedEntry, Tables, Tuning, LEAST_GAIN, MOST_STEP,
     };
 }

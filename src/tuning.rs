@@ -81,6 +81,7 @@ use std::path::Path;
 
 mod entry;
 mod example;
+mod files;
 mod groups;
 mod key;
 pub mod learned;
@@ -90,11 +91,12 @@ mod refusal;
 mod tables;
 
 pub use entry::{Entry, Learned, LEAST_GAIN};
+pub use files::{cache_file, learned_files};
 pub use key::{Among, Key};
 pub use origin::{Host, Origin};
 pub use ranges::{Point, MOST_STEP};
 pub use refusal::{EntryRefusal, Refusal, RefusedCounts, RefusedEntry};
-pub use tables::{cache_file, shipped, Tables};
+pub use tables::{shipped, Tables};
 
 include!(concat!(env!("OUT_DIR"), "/tuning.rs"));
 

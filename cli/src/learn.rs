@@ -3,7 +3,7 @@
 use crate::trace::code;
 use crate::{tell, Failure, Result};
 use candle_tilegemm::internal::settings;
-use candle_tilegemm::internal::tuning::{learned, Entry, Learned, Tuning};
+use candle_tilegemm::internal::tuning::{learned_files, Entry, Learned, Tuning};
 use comfy_table::{presets::ASCII_MARKDOWN, CellAlignment, Table};
 use std::ffi::OsString;
 use std::process::Command;
@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result {
 
 /// What programs have learned on this machine, of every GPU model.
 fn entries() -> Vec<Entry> {
-    let tables = learned::files().into_iter().filter_map(|path| Tuning::load(&path).ok());
+    let tables = learned_files().into_iter().filter_map(|path| Tuning::load(&path).ok());
     tables.flat_map(|table| table.entries().to_vec()).collect()
 }
 

@@ -2,9 +2,11 @@
 //! they have happened; nothing waits for them.
 
 use super::device::{current_device, MOST_DEVICES};
-use super::{dispatcher, launch_in, modules, resolve, stream, Place, Pointers, Queue};
+use super::dispatchers::{dispatcher, dispatchers};
+use super::pointers::Queue;
+use super::stream;
 use crate::dispatch::{learning, Contest, Dispatcher, Planned};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::Role;
 use crate::stderr::tell;
 use cudarc::driver::result::event;
@@ -31,22 +33,21 @@ pub(crate) fn contest(plan: &Planned) -> Result<Option<&Contest<Planned>>> {
     Ok(plan.contest(|| dispatcher(current_device().ok()?).ok()?.contest(plan)))
 }
 
-/// Launches a plan of this contest: the next in turn, or the best so far.
+/// Has `launch` launch a plan of this contest in the queue: the next in turn, or the best so far. `is_possible`: whether a plan runs there itself, and no other in its place.
 ///
 /// # Safety
-/// As for [`launch`](super::launch()).
+/// The queue is one of the current device.
 pub(super) unsafe fn in_turn(
     plan: &Planned,
     contest: &Contest<Planned>,
-    pointers: Pointers,
     queue: Queue,
+    launch: impl Fn(&Planned) -> Result<()>,
+    is_possible: impl Fn(&Planned) -> Result<bool>,
 ) -> Result<()> {
     CALLS.fetch_add(1, Ordering::Relaxed);
     // A call of cuBLASLt has no handle of cuBLAS.
     let has_handle = |plan: &Planned| plan.kernel.role != Role::Vendor || !queue.cublas.is_null();
-    // SAFETY: the caller's promises.
-    let launch = |plan: &Planned| unsafe { launch_in(plan, pointers, queue, Place::default()) };
-    let launch_best = || launch(Some(contest.best(plan)).filter(|best| has_handle(best)).unwrap_or(plan)).map(drop);
+    let launch_best = || launch(Some(contest.best(plan)).filter(|best| has_handle(best)).unwrap_or(plan));
     // Another thread is in turn, or a graph would keep an event.
     // SAFETY: the caller's stream.
     let Some(mut state) = contest.state.try_lock().ok().filter(|_| !unsafe { stream::is_capturing(queue.stream) })
@@ -76,14 +77,10 @@ pub(super) unsafe fn in_turn(
     let turn = if state.pending.len() < MOST_PENDING { state.turns.next(queue.stream as usize) } else { None };
     let Some(turn) = turn else { return launch_best() };
     let runs = contest.plan(plan, turn.kernel);
-    // A plan that another one has to replace here is not what would be timed.
-    // SAFETY: the caller's stream.
-    let is_itself = std::ptr::eq(unsafe { resolve(runs, queue.stream)? }.0, runs);
-    let is_possible = is_itself && has_handle(runs) && modules::ready(runs).is_ok();
-    let events = is_possible.then(|| take(queue.stream)).flatten();
+    let events = (has_handle(runs) && is_possible(runs)?).then(|| take(queue.stream)).flatten();
     let Some(events) = events else {
         state.turns.failed(turn.kernel);
-        return launch(plan).map(drop);
+        return launch(plan);
     };
     let launched = launch(runs);
     match launched.is_ok() && record(events[1], queue.stream) {
@@ -93,7 +90,11 @@ pub(super) unsafe fn in_turn(
             state.turns.failed(turn.kernel);
         }
     }
-    launched.map(drop)
+    // A rival that is refused has computed nothing.
+    match launched {
+        Err(_) if turn.kernel > 0 => launch(plan),
+        launched => launched,
+    }
 }
 
 /// Pairs of events that are free, by device.
@@ -163,7 +164,7 @@ extern "C" fn at_exit() {
 
 fn save_all() {
     static TOLD: AtomicBool = AtomicBool::new(false);
-    for (_, dispatcher) in super::dispatchers() {
+    for (_, dispatcher) in dispatchers() {
         if let Err(error) = dispatcher.save_learned() {
             if !TOLD.swap(true, Ordering::Relaxed) {
                 tell(&format!("what this program learns is not written: {error}"));
@@ -177,7 +178,7 @@ fn save_all() {
 /// # Errors
 /// Those of the file system. What was learned is kept, and written later.
 pub fn save_learned() -> std::io::Result<()> {
-    super::dispatchers().try_for_each(|(_, dispatcher): (usize, &Dispatcher)| dispatcher.save_learned())
+    dispatchers().try_for_each(|(_, dispatcher): (usize, &Dispatcher)| dispatcher.save_learned())
 }
 
 /// Runs `step` until the products that it launches are learned, at most 200 times; returns how often. For programs that launch from CUDA graphs alone: nothing is
@@ -185,7 +186,7 @@ pub fn save_learned() -> std::io::Result<()> {
 ///
 /// # Errors
 /// Those of `step`, and [`Error::BadSetting`](crate::Error::BadSetting) for `TILEGEMM_LEARN`.
-pub fn prepare_learned<E: From<crate::Error>>(
+pub fn prepare_learned<E: From<Error>>(
     mut step: impl FnMut() -> std::result::Result<(), E>,
 ) -> std::result::Result<usize, E> {
     const MOST_STEPS: usize = 200;

@@ -104,10 +104,13 @@ pub(crate) use stream::Scratch;
 pub unsafe fn launch(plan: &Planned, pointers: Pointers, queue: Queue) -> Result<()> {
     let plan = plan.settled();
     // SAFETY: the caller's promises.
-    match learn::contest(plan)? {
-        Some(contest) => unsafe { learn::in_turn(plan, contest, pointers, queue) },
-        None => unsafe { launch_in(plan, pointers, queue, Place::default()).map(drop) },
-    }
+    let run = |plan: &Planned| unsafe { launch_in(plan, pointers, queue, Place::default()).map(drop) };
+    let Some(contest) = learn::contest(plan)? else { return run(plan) };
+    // SAFETY: the caller's stream.
+    let is_itself = |plan: &Planned| unsafe { resolve(plan, queue.stream).map(|(ready, _)| std::ptr::eq(ready, plan)) };
+    let is_possible = |plan: &Planned| Ok(is_itself(plan)? && modules::ready(plan).is_ok());
+    // SAFETY: the caller's queue.
+    unsafe { learn::in_turn(plan, contest, queue, run, is_possible) }
 }
 
 /// Launches products of the same A. Where all kernels may, they run side by side. Of the errors of [`launch`], one may come when some products have run.

@@ -1,32 +1,17 @@
 //! What running programs have learned of a GPU model: a measured table of its own, which programs add to and share.
 //!
 //! A program with `TILEGEMM_LEARN=on` times kernels in the first calls of a product, and the table keeps what was found, for this program and the next ones. The
-//! file is `learned.json` beside the user's tables ([`file`]).
+//! file is `learned.json` beside the user's tables (`learned_file` of src/tuning/files.rs).
 
 use super::{Entry, Host, Learned, Origin, Tuning};
 use crate::arch::DeviceInfo;
 use crate::problem::Problem;
-use crate::settings;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::RwLock;
-
-/// The file of a GPU model: `candle-tilegemm/<model>/learned.json` in `$XDG_CACHE_HOME` or `~/.cache`. `None` where neither folder is known.
-pub fn file(gpu: &str) -> Option<PathBuf> {
-    Some(settings::cache_folder()?.join("candle-tilegemm").join(super::tables::plain(gpu)).join("learned.json"))
-}
-
-/// The files of all GPU models, in order.
-pub fn files() -> Vec<PathBuf> {
-    let folders = settings::cache_folder().and_then(|cache| fs::read_dir(cache.join("candle-tilegemm")).ok());
-    let files = folders.into_iter().flatten().flatten().map(|folder| folder.path().join("learned.json"));
-    let mut files: Vec<PathBuf> = files.filter(|file| file.exists()).collect();
-    files.sort();
-    files
-}
 
 /// The table of a dispatcher, which grows while the program runs.
 #[derive(Debug)]
@@ -128,7 +113,7 @@ fn merged(mut theirs: Tuning, ours: &Tuning) -> Tuning {
 
 #[cfg(test)]
 mod tests {
-    use super::{file, LearnedTable};
+    use super::LearnedTable;
     use crate::arch::DeviceInfo;
     use crate::family;
     use crate::problem::{Format, Layout, Problem};
@@ -264,12 +249,5 @@ mod tests {
         assert_eq!(folder.table().entries().len(), 1, "the old file");
         assert!(table.save().unwrap(), "there is room again");
         assert_eq!(folder.table().entries().len(), 2);
-    }
-
-    #[test]
-    fn models_have_files_of_their_own() {
-        let [h100, h200] = ["NVIDIA H100 80GB HBM3", "NVIDIA H200"].map(|gpu| file(gpu).unwrap());
-        assert!(h100.ends_with("candle-tilegemm/nvidia-h100-80gb-hbm3/learned.json"), "{}", h100.display());
-        assert_ne!(h100, h200);
     }
 }

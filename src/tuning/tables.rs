@@ -1,13 +1,14 @@
 //! The tables for a device: the shipped table and the user's table.
 
-use super::learned::{self, LearnedTable};
+use super::files::{cache_file, learned_file};
+use super::learned::LearnedTable;
 use super::{Among, Entry, Host, Refusal, Tuning, SHIPPED};
 use crate::arch::DeviceInfo;
 use crate::error::{Error, Result};
 use crate::problem::Problem;
 use crate::settings;
 use once_cell::sync::Lazy;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The measured tables of a dispatcher: the tables in use, and the refused tables.
@@ -31,18 +32,6 @@ pub fn shipped() -> impl Iterator<Item = std::result::Result<Arc<Tuning>, (&'sta
         SHIPPED.iter().map(parse).collect()
     });
     PARSED.iter().cloned()
-}
-
-/// The default path of the table that `tilegemm tune` writes for a GPU model and that the dispatcher reads:
-/// `candle-tilegemm/<model>.json` in `$XDG_CACHE_HOME` or `~/.cache`. `None` where neither folder is known.
-pub fn cache_file(gpu: &str) -> Option<PathBuf> {
-    Some(settings::cache_folder()?.join("candle-tilegemm").join(plain(gpu) + ".json"))
-}
-
-/// A GPU model as the name of a file.
-pub(super) fn plain(gpu: &str) -> String {
-    let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
-    gpu.chars().map(plain).collect()
 }
 
 impl Tables {
@@ -73,7 +62,7 @@ impl Tables {
             Some(settings::Tuning::File(path)) => (self.before(Tuning::load(&path)?, host)?, 1),
             None => (self.with_cached(host), 0),
         };
-        let learned = LearnedTable::read(learned::file(&host.gpu), device, host.clone());
+        let learned = LearnedTable::read(learned_file(&host.gpu), device, host.clone());
         Ok(tables.with_learned(before, learned))
     }
 

@@ -3,7 +3,7 @@
 use super::finding::{Finding, Status};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::Dispatcher;
-use candle_tilegemm::internal::tuning::{cache_file, learned, shipped, RefusedCounts, RefusedEntry, Tuning};
+use candle_tilegemm::internal::tuning::{cache_file, learned_files, shipped, RefusedCounts, RefusedEntry, Tuning};
 use candle_tilegemm::{internal::settings, Error};
 use std::fmt::Display;
 
@@ -25,7 +25,7 @@ pub fn findings() -> Vec<Finding> {
 
 /// What programs have learned on this machine. Another driver or build begins anew, so a refused file is no fault.
 fn of_learned() -> impl Iterator<Item = Finding> {
-    learned::files().into_iter().map(|path| match Tuning::load(&path) {
+    learned_files().into_iter().map(|path| match Tuning::load(&path) {
         Ok(table) => Finding::ok("learned", format!("{table} for {}", table.origin().gpu)),
         Err(error) => Finding::ok("learned", format!("{error}; the next program that learns replaces it")),
     })

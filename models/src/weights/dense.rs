@@ -10,7 +10,7 @@ use candle_nn::VarBuilder;
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
 use candle_tilegemm::nn::narrow::{linear_quantized_parts, linear_rounded, ExpertGate, Scheme};
 use candle_tilegemm::nn::{linear_quantized_no_bias, Embedding, GatedMlp, Linear, MergedLinear};
-use candle_tilegemm::nn::{QuantExperts, QuantLinear, QuantizationConfig};
+use candle_tilegemm::nn::{QuantExperts, QuantLinear};
 
 pub(crate) struct Dense<'a> {
     config: &'a Config,
