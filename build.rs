@@ -53,6 +53,7 @@ fn run() -> Result<()> {
         nvcc = format!("{}.{}", toolkit.version.0, toolkit.version.1);
         let mut units = units::units(&built, &csrc, &toolkit);
         let beside = ["elementwise", "experts"].into_iter().filter(|name| *name != "experts" || has("experts"));
+        let archs = beside_products(&archs, profile);
         units.extend(beside.map(|name| units::beside(name, &archs, &csrc, &toolkit)));
         if has("layers") {
             units.extend(units::layers(&archs, &csrc, &toolkit));
@@ -72,6 +73,12 @@ fn run() -> Result<()> {
     println!("cargo:tile={}", has("cutile") && lacks_tile.is_none());
     println!("cargo:nvcc={nvcc}");
     Ok(())
+}
+
+/// The archs of kernels that are no products. A sample has their code for the oldest arch and for the newest.
+fn beside_products(archs: &[u16], profile: Profile) -> Vec<u16> {
+    let is_sampled = |at: usize| profile != Profile::Sample || at == 0 || at + 1 == archs.len();
+    archs.iter().enumerate().filter(|(at, _)| is_sampled(*at)).map(|(_, arch)| *arch).collect()
 }
 
 /// One line for each file and folder below: cargo watches a named folder for new and deleted files.
@@ -123,7 +130,8 @@ enum Profile {
     Full,
     /// A few, for development: these run every product that the other kernels run, but more slowly.
     Fast,
-    /// The first of each row for one arch, and the first of each family for each arch, by name or not, for a look at the machine code.
+    /// The first of each row for one arch, and the first of each family for each arch, by name or not, for a look at the machine code; what is no product for
+    /// two archs.
     Sample,
     /// All, and those that run by name only.
     Every,
