@@ -4,6 +4,9 @@
 //! An empty variable counts as not set.
 
 pub mod names;
+mod switch;
+
+pub(crate) use switch::Switch;
 
 use crate::error::{Error, Result};
 use std::ffi::OsString;

@@ -9,10 +9,8 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::kernel::{KernelDesc, Role};
 use crate::problem::Problem;
-use crate::settings;
+use crate::settings::{self, Switch};
 use crate::tuning::{Among, Entry, Key, Learned};
-use once_cell::sync::OnceCell;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 
 /// A choice is contested by what is estimated to take at most this multiple of the least estimate.
@@ -23,8 +21,7 @@ const MOST: usize = 6;
 const LONG_US: f64 = 20.0;
 const MOST_CALLS: u32 = 8;
 
-/// 0: not set; else the switch plus one.
-static LEARNING: AtomicU8 = AtomicU8::new(0);
+static LEARNING: Switch = Switch::new(settings::learn);
 
 /// Sets whether this process learns, the interposer's products included ([`learning`]).
 ///
@@ -36,7 +33,7 @@ static LEARNING: AtomicU8 = AtomicU8::new(0);
 /// # Ok::<(), candle_tilegemm::Error>(())
 /// ```
 pub fn set_learning(on: bool) {
-    LEARNING.store(u8::from(on) + 1, Ordering::Relaxed);
+    LEARNING.set(on);
 }
 
 /// Whether this process learns: the first calls of a product whose estimates are near to each other run the kernels in turns, timed by events on the caller's
@@ -45,11 +42,7 @@ pub fn set_learning(on: bool) {
 /// # Errors
 /// [`Error::BadSetting`](crate::Error::BadSetting) when the environment variable decides and its value is neither.
 pub fn learning() -> Result<bool> {
-    static OF_ENV: OnceCell<bool> = OnceCell::new();
-    match LEARNING.load(Ordering::Relaxed) {
-        0 => OF_ENV.get_or_try_init(settings::learn).copied(),
-        set => Ok(set > 1),
-    }
+    LEARNING.is_on()
 }
 
 impl Dispatcher {

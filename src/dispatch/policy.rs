@@ -4,10 +4,8 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::family::KERNELS;
 use crate::kernel::KernelDesc;
-use crate::settings;
+use crate::settings::{self, Switch};
 use crate::workspace;
-use once_cell::sync::OnceCell;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The limits of the dispatcher's choice: the vendor library, the workspace, a forced kernel.
 ///
@@ -105,8 +103,7 @@ impl Policy {
     }
 }
 
-/// 0: not set; else the switch plus one.
-static BATCH_INVARIANT: AtomicU8 = AtomicU8::new(0);
+static BATCH_INVARIANT: Switch = Switch::new(settings::batch_invariant);
 
 /// Sets whether the products of this process are batch-invariant ([`Policy::batch_invariant`]), the interposer's products included.
 ///
@@ -118,7 +115,7 @@ static BATCH_INVARIANT: AtomicU8 = AtomicU8::new(0);
 /// # Ok::<(), candle_tilegemm::Error>(())
 /// ```
 pub fn set_batch_invariant(on: bool) {
-    BATCH_INVARIANT.store(u8::from(on) + 1, Ordering::Relaxed);
+    BATCH_INVARIANT.set(on);
 }
 
 /// Whether the products of this process are batch-invariant: by [`set_batch_invariant`], else by the environment variable
@@ -127,9 +124,5 @@ pub fn set_batch_invariant(on: bool) {
 /// # Errors
 /// [`Error::BadSetting`] when the environment variable decides and its value is neither.
 pub fn batch_invariant() -> Result<bool> {
-    static OF_ENV: OnceCell<bool> = OnceCell::new();
-    match BATCH_INVARIANT.load(Ordering::Relaxed) {
-        0 => OF_ENV.get_or_try_init(settings::batch_invariant).copied(),
-        set => Ok(set > 1),
-    }
+    BATCH_INVARIANT.is_on()
 }

@@ -3,8 +3,8 @@
 use super::tell::tell;
 use crate::error::Result;
 use crate::settings::names::Unknown;
+use crate::settings::Switch;
 use crate::{settings, trace};
-use once_cell::sync::OnceCell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Once;
@@ -106,8 +106,7 @@ fn tell_unknown_names() {
     });
 }
 
-/// 0: not set; else the switch plus one.
-static EXACT_SUMS: AtomicU8 = AtomicU8::new(0);
+static EXACT_SUMS: Switch = Switch::new(settings::exact_sums);
 
 /// Sets whether cuBLAS adds 16-bit products that the dispatcher gives to cuBLAS in f32 throughout. While the switch is
 /// off, cuBLAS gets such a call of the program unchanged and may add partial sums in 16 bits, as in a program without
@@ -121,7 +120,7 @@ static EXACT_SUMS: AtomicU8 = AtomicU8::new(0);
 /// # Ok::<(), candle_tilegemm::Error>(())
 /// ```
 pub fn set_exact_sums(on: bool) {
-    EXACT_SUMS.store(u8::from(on) + 1, Ordering::Relaxed);
+    EXACT_SUMS.set(on);
 }
 
 /// Whether cuBLAS adds 16-bit products in f32: by [`set_exact_sums`], else by the environment variable
@@ -130,11 +129,7 @@ pub fn set_exact_sums(on: bool) {
 /// # Errors
 /// [`Error::BadSetting`](crate::Error::BadSetting) when the environment variable decides and its value is neither.
 pub fn exact_sums() -> Result<bool> {
-    static OF_ENV: OnceCell<bool> = OnceCell::new();
-    match EXACT_SUMS.load(Ordering::Relaxed) {
-        0 => OF_ENV.get_or_try_init(settings::exact_sums).copied(),
-        set => Ok(set > 1),
-    }
+    EXACT_SUMS.is_on()
 }
 
 static DRY_RUN: AtomicBool = AtomicBool::new(false);
