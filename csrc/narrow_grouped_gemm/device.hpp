@@ -1,29 +1,12 @@
 // The kernel: blocks go through tiles of rows of a group times rows of W.
 #pragma once
-#include "narrow/exact.hpp"
+#include "narrow/groups.hpp"
 #include "narrow/results.hpp"
 #include "narrow_grouped_gemm/product.hpp"
 #include "narrow_grouped_gemm/rows.hpp"
 
 namespace tilegemm {
 namespace {
-
-// Sums that are not finite, once more: a lane's, where it asks, of its row of A by its row of W. For whole warps.
-template <tg_format CODES>
-__device__ __noinline__ float repaired(const tg_gemm_args& args, const Divisor& pairs_per_row, bool asks, int group,
-                                       int row, int n, float sum) {
-#pragma unroll 1
-  for (unsigned left = __ballot_sync(~0u, asks); left; left &= left - 1) {
-    const int lane = __ffs(left) - 1;
-    const int64_t of_a = pairs_per_row.quotient(__shfl_sync(~0u, row, lane)), of_w = __shfl_sync(~0u, n, lane);
-    float exact;
-    with_type(args, [&](auto number) {
-      exact = narrow::once_more<CODES, decltype(number)>(args, of_a, of_w, 0, args.k, group);
-    });
-    if (int(threadIdx.x) % 32 == lane) sum = exact;
-  }
-  return sum;
-}
 
 // Results of a tile from its sums, of which there are `parts`, by some threads of whole warps.
 template <class S>
@@ -41,7 +24,8 @@ __device__ __forceinline__ void finish(const tg_gemm_args& args, const NarrowPla
 #pragma unroll 4
     for (int part = 0; part < parts; part++) sum += from[part * (S::sums_bytes / 4)];
     const bool is_wrong = exists && !isfinite(sum);
-    if (__any_sync(~0u, is_wrong)) sum = repaired<S::codes>(args, p.pairs_per_row, is_wrong, tile.group, row, n, sum);
+    if (__any_sync(~0u, is_wrong))
+      sum = narrow::repaired<S::codes>(args, p.pairs_per_row, is_wrong, tile.group, row, n, sum);
     if (exists) results.store(sum, row, n, tile.group, places.scales[i]);
   }
 }

@@ -6,6 +6,7 @@
 // ldmatrix. Beside codes of 8 bits the pairs of 16 numbers lie in the order in which words of codes have them:
 // 0, 2, 4, 6, 1, 3, 5, 7.
 #pragma once
+#include "narrow/groups.hpp"
 #include "narrow_grouped_gemm/shape.hpp"
 
 namespace tilegemm {
@@ -96,16 +97,6 @@ struct Piece {
   }
 };
 
-// Calls `with`(number) for a number of A's type.
-template <class With>
-__device__ __forceinline__ void with_type(const tg_gemm_args& args, const With& with) {
-  switch (args.types.a) {
-    case TG_F16: with(__half()); break;
-    case TG_BF16: with(__nv_bfloat16()); break;
-    default: with(0.0f); break;
-  }
-}
-
 // Row i of a tile in A; null: none.
 __device__ __forceinline__ const void* row_of_tile(const tg_gemm_args& args, const NarrowPlace& p,
                                                    const GroupedTile& tile, int i) {
@@ -125,7 +116,7 @@ __device__ __forceinline__ void stage_rows(const tg_gemm_args& args, const Narro
   for (int first = begin; first < count || first == begin; first += at_once * blockDim.x) {
     Piece loaded[at_once];
     const auto place = [&](int j) { return first + int(threadIdx.x) % 32 + j * int(blockDim.x); };
-    with_type(args, [&](auto number) {
+    narrow::with_type(args, [&](auto number) {
 #pragma unroll
       for (int j = 0; j < at_once; j++) {
         const int at = place(j), i = p.by_pieces.quotient(at);
@@ -134,7 +125,7 @@ __device__ __forceinline__ void stage_rows(const tg_gemm_args& args, const Narro
       }
     });
     if (first == begin) meanwhile();
-    with_type(args, [&](auto number) {
+    narrow::with_type(args, [&](auto number) {
       using A = decltype(number);
 #pragma unroll
       for (int j = 0; j < at_once; j++) {
@@ -163,7 +154,7 @@ class Chunks {
     for (int j = 0; j < count; j++) from_[j] = row_of_tile(args, p, tile, threadIdx.x / pieces + j * rows);
   }
   __device__ __forceinline__ void load(int chunk) {
-    with_type(args_, [&](auto number) {
+    narrow::with_type(args_, [&](auto number) {
 #pragma unroll
       for (int j = 0; j < count; j++)
         loaded_[j].template load<decltype(number)>(from_[j], chunk * S::chunk_k + threadIdx.x % pieces * Piece::numbers,
@@ -171,7 +162,7 @@ class Chunks {
     });
   }
   __device__ __forceinline__ void store(uint8_t* x, float* powers) const {
-    with_type(args_, [&](auto number) {
+    narrow::with_type(args_, [&](auto number) {
       using A = decltype(number);
 #pragma unroll
       for (int j = 0; j < count; j++) {

@@ -1,8 +1,9 @@
 // The kernel. Two warp groups multiply 64 rows of W each, or four, two of which share rows and have a part of K each;
 // one warp loads codes, one X, and one factors. A block goes over several tiles where K is whole.
 #pragma once
-#include "sm90_narrow_gemm/factors.hpp"
-#include "sm90_narrow_gemm/multiply.hpp"
+#include "narrow/factors.hpp"
+#include "narrow/multiply.hpp"
+#include "narrow/parked.hpp"
 #include "sm90_narrow_gemm/store.hpp"
 
 namespace tilegemm {
@@ -15,10 +16,10 @@ struct Range {
 
 // The thread that loads codes.
 template <class S>
-__device__ __forceinline__ void load_codes(const CUtensorMap& w_map, const Problem& p, const Rings& rings,
+__device__ __forceinline__ void load_codes(const CUtensorMap& w_map, const Problem& p, const narrow::Rings& rings,
                                            const Range& k) {
   const int ahead = min(k.stage_end - k.stage_begin, 2) * S::k_parts, n0 = place_of<S>(p, blockIdx.x).n0;
-  for (int i = 0; i < ahead; i++) tma_prefetch(&w_map, (k.stage_begin * S::k_parts + i) * w_row, n0, 0);
+  for (int i = 0; i < ahead; i++) tma_prefetch(&w_map, (k.stage_begin * S::k_parts + i) * narrow::w_row, n0, 0);
   griddepcontrol_wait();
   const uint64_t policy = p.m_tiles == 1 ? evict_first : evict_normal;
   Stage w = Stage::to_fill();
@@ -28,8 +29,8 @@ __device__ __forceinline__ void load_codes(const CUtensorMap& w_map, const Probl
       const uint32_t barrier = w.acquire(rings.w_full, rings.w_empty, S::w_bytes);
 #pragma unroll
       for (int i = 0; i < S::k_parts; i++)
-        tma_load(&w_map, rings.w + w.s * S::w_bytes + i * S::w_box_bytes, barrier, (stage * S::k_parts + i) * w_row,
-                 place.n0, 0, policy);
+        tma_load(&w_map, rings.w + w.s * S::w_bytes + i * S::w_box_bytes, barrier,
+                 (stage * S::k_parts + i) * narrow::w_row, place.n0, 0, policy);
       w.advance(S::w_stages);
     }
   }
@@ -38,7 +39,8 @@ __device__ __forceinline__ void load_codes(const CUtensorMap& w_map, const Probl
 
 // The thread that loads X: for a stage some batches of each part of K, as far as they are.
 template <class S>
-__device__ __forceinline__ void load_x(const CUtensorMap& x_map, const Problem& p, const Rings& rings, const Range& k) {
+__device__ __forceinline__ void load_x(const CUtensorMap& x_map, const Problem& p, const narrow::Rings& rings,
+                                       const Range& k) {
   griddepcontrol_wait();
   Stage x = Stage::to_fill();
   for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
@@ -51,7 +53,7 @@ __device__ __forceinline__ void load_x(const CUtensorMap& x_map, const Problem& 
 #pragma unroll
             for (int j = 0; j < S::x_own; j++) {
               const int of_stage = part * S::own_batches + i + j;
-              if (b + of_stage < k.end) use(part * S::x_own + j, (b + of_stage) * batch);
+              if (b + of_stage < k.end) use(part * S::x_own + j, (b + of_stage) * narrow::batch);
             }
           }
         };
@@ -73,9 +75,9 @@ __global__ void __launch_bounds__(S::threads, 1)
                      const __grid_constant__ Problem p,
                      const __grid_constant__ Epilogue<typename S::Number, float> epilogue) {
   extern __shared__ __align__(1024) uint8_t shared[];
-  const Rings rings = Rings::of(shared, S{});
+  const narrow::Rings rings = narrow::Rings::of(shared, S{});
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, part = blockIdx.y;
-  const int k_batches = (int(p.args.k) + batch - 1) / batch, begin = part * p.batches_of_part;
+  const int k_batches = (int(p.args.k) + narrow::batch - 1) / narrow::batch, begin = part * p.batches_of_part;
   const int end = min(begin + p.batches_of_part, k_batches);
   const Range k{begin, end, begin / S::batches, (end + S::batches - 1) / S::batches};
   constexpr int loader_w = S::warps, loader_x = S::warps + 1, loader_f = S::warps + 2;
@@ -94,11 +96,11 @@ __global__ void __launch_bounds__(S::threads, 1)
     if (warp == loader_w && lane == 0) load_codes<S>(w_map, p, rings, k);
     if (warp == loader_x && lane == 0) load_x<S>(x_map, p, rings, k);
     if (warp == loader_f && !S::is_late) {
-      const FactorCopier<S> copier(p, rings.factors, lane);
+      const narrow::FactorCopier<S, Problem> copier(p, rings.factors, lane);
       griddepcontrol_wait();
       Stage f = Stage::to_fill();
       for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x)
-        copier.run(place_of<S>(p, tile).n0, k.stage_begin, k.stage_end, f, rings.w_full, rings.w_empty);
+        copier.run(p.args.b_scale, place_of<S>(p, tile).n0, k.stage_begin, k.stage_end, f, rings.w_full, rings.w_empty);
     }
     return;
   }
@@ -106,8 +108,8 @@ __global__ void __launch_bounds__(S::threads, 1)
 
   const int row_warp = warp % S::row_warps, k_part = warp / S::row_warps;
   // No stride of B is odd.
-  Multiplier<S> own(p, rings, row_warp, k_part, lane, uint32_t(p.args.b.col_stride) & 1);
-  const int64_t k_begin = int64_t(begin) * batch, k_end = min(int64_t(end) * batch, p.args.k);
+  narrow::Multiplier<S> own(p, rings, row_warp, k_part, lane, uint32_t(p.args.b.col_stride) & 1);
+  const int64_t k_begin = int64_t(begin) * narrow::batch, k_end = min(int64_t(end) * narrow::batch, p.args.k);
   float4* const parked = reinterpret_cast<float4*>(shared + S::parked_at) + row_warp * S::parked * 32;
   for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
     const Place place = place_of<S>(p, tile);
@@ -119,7 +121,7 @@ __global__ void __launch_bounds__(S::threads, 1)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           const int n = min(n0 + lane / 4 + 8 * r, int(p.args.n) - 1);
-          late[r] = narrow::factor_at(p.args.b_scale.format, p.args.b_scale.ptr, place_of_factor(p, 0, n));
+          late[r] = narrow::factor_at(p.args.b_scale.format, p.args.b_scale.ptr, narrow::place_of_factor(p, 0, n));
         }
       }
     }
@@ -127,12 +129,12 @@ __global__ void __launch_bounds__(S::threads, 1)
     if constexpr (S::k_parts > 1) {
       // The sums of the second part of K come to those of the first.
       float4* const slots = reinterpret_cast<float4*>(shared + S::parked_at) + row_warp * S::columns * 32 + lane;
-      if (tile != blockIdx.x) bar_sync(parts_barrier, 32 * S::warps);  // the slots are free
+      if (tile != blockIdx.x) bar_sync(narrow::parts_barrier, 32 * S::warps);  // the slots are free
       if (k_part > 0) {
 #pragma unroll
         for (int j = 0; j < S::columns; j++) slots[j * 32] = fragment(own.sum, j);
       }
-      bar_sync(parts_barrier, 32 * S::warps);
+      bar_sync(narrow::parts_barrier, 32 * S::warps);
       if (k_part > 0) continue;
 #pragma unroll
       for (int j = 0; j < S::columns; j++) {
@@ -172,7 +174,7 @@ __global__ void __launch_bounds__(S::threads, 1)
         results.put(x, n0, m0 + j * 8);
       }
     } else {
-      each_parked<S>(parked, own.sum, [&](float4* pair, int i) {
+      narrow::each_parked<S>(parked, own.sum, [&](float4* pair, int i) {
         if (m0 + 16 * i < m_end) finish<S>(pair, *of_problem, results, *of_results, n0, m0 + 16 * i, k_begin, k_end);
       });
     }

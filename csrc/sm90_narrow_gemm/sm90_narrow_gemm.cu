@@ -13,49 +13,11 @@
 // order of K. Results that are not finite are computed once more, number by number (narrow/exact.hpp).
 #include "common/add_parts.hpp"
 #include "common/tensor_map.hpp"
+#include "narrow/of_call.hpp"
 #include "sm90_narrow_gemm/device.hpp"
 
 namespace tilegemm {
 namespace {
-
-// Whether the tile's unit and its arithmetic admit the factors.
-template <class S, int UNIT>
-bool takes_factors(const tg_gemm_args& args) {
-  const tg_scale& scale = args.b_scale;
-  const bool is_row = scale.rows >= args.k, in_units = is_row || scale.rows % UNIT == 0;
-  if (!scale.ptr) return true;
-  if constexpr (S::is_late) return is_row;
-  if (!in_units) return false;
-  switch (scale.format) {
-    case TG_F32: return UNIT == 128;
-    case TG_F16:
-    case TG_BF16: return S::code != TG_F4E2M1;
-    case TG_F8E8M0: return S::code == TG_F4E2M1 && UNIT == 32;
-    default: return S::code == TG_F4E2M1 && UNIT == 16;
-  }
-}
-
-// What a kernel reads as factors: ones, where there are none.
-struct FactorFormat {
-  tg_format format;
-  int bytes;
-  uint32_t one;
-};
-template <class S, int UNIT>
-FactorFormat factor_format(const tg_scale& scale) {
-  if (scale.ptr) return {scale.format, narrow::bytes_of_factor(scale.format), 0};
-  if (S::code == TG_F4E2M1 && UNIT == 16) return {TG_F8E4M3, 1, 0x38};
-  if (S::code == TG_F4E2M1 && UNIT == 32) return {TG_F8E8M0, 1, 127};
-  return {TG_BF16, 2, 0x3f80};
-}
-
-// Whether lines of factors and of zeros can be copied in pieces of 16 bytes.
-bool has_vectors(const tg_scale& scale, int64_t k) {
-  const int64_t bytes = narrow::bytes_of_factor(scale.format), stride = scale.rows >= k ? 0 : scale.row_stride;
-  return scale.ptr && scale.columns == 1 && scale.col_stride == 1 && stride * bytes % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(scale.ptr) % 16 == 0 &&
-         (!scale.zeros || (reinterpret_cast<uintptr_t>(scale.zeros) % 16 == 0 && stride % 16 == 0));
-}
 
 template <class S, int UNIT>
 tg_status run(const tg_gemm_args& args) {
@@ -63,19 +25,16 @@ tg_status run(const tg_gemm_args& args) {
   const int m = int(args.m), n = int(args.n), k = int(args.k), split = args.config.split;
   const int m_tiles = int(ceil_div(m, S::width)), x_box = int(ceil_div(ceil_div(m, m_tiles), 8) * 8);
   const int tiles = m_tiles * int(ceil_div(n, S::height));
-  const int stages = int(ceil_div(ceil_div(k, batch), S::batches)), of_part = int(ceil_div(stages, split));
+  const int stages = int(ceil_div(ceil_div(k, narrow::batch), S::batches)), of_part = int(ceil_div(stages, split));
   if (int64_t(split - 1) * of_part >= stages) return TG_UNSUPPORTED;
   if (split > 1 && (!args.workspace || args.workspace_bytes < parts_bytes<float>(args))) return TG_UNSUPPORTED;
   CUtensorMap w_map, x_map;
-  const int64_t length = narrow::bytes_of(S::code, narrow::is_packed(S::code) ? ceil_div(k, 32) * 32 : k);
-  const int64_t row = n == 1 ? ceil_div(length, 16) * 16 : narrow::bytes_of(S::code, args.b.col_stride);
-  if (!tensor_map<3>(&w_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, args.b.ptr, {cuuint64_t(length), cuuint64_t(n), 1},
-                     {cuuint64_t(row), 16}, {w_row, S::height, 1}, CU_TENSOR_MAP_SWIZZLE_128B) ||
+  if (!narrow::codes_map<S>(&w_map, args) ||
       !tensor_map<T>(&x_map, args.a, args.a.row_stride, m, k, args.batch, x_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B))
     return TG_UNSUPPORTED;
   const bool wide = rows_at_multiples<T>(8, args.d, args.m, args.batch);
   const auto by = [](uint32_t shared, int64_t extent) { return Divisor(std::min(int64_t(shared), extent)); };
-  const FactorFormat factors = factor_format<S, UNIT>(args.b_scale);
+  const narrow::FactorFormat factors = narrow::factor_format<S, UNIT>(args.b_scale);
   const Epilogue<T, float> epilogue(args);
   Problem p{args,
             x_box,
@@ -88,7 +47,7 @@ tg_status run(const tg_gemm_args& args) {
             Divisor(m_tiles),
             by(args.b_scale.ptr ? args.b_scale.rows : UINT32_MAX, args.k),
             by(args.b_scale.ptr ? args.b_scale.columns : UINT32_MAX, args.n),
-            has_vectors(args.b_scale, args.k),
+            narrow::has_vectors(args),
             wide,
             split > 1 || epilogue.is_scaling()};
   Epilogue<T, float> of_sums = epilogue;
@@ -108,9 +67,9 @@ tg_status launch(const tg_gemm_args* problem) {
   const tg_gemm_args& args = *problem;
   const bool is_tiled = args.config.tile_m == Row::tile_m && args.config.tile_n == Row::tile_n &&
                         args.config.split >= 1 && args.config.split <= 65535;
-  using S = Shape<Row::b, typename scalar<Row::dtype>::type, Row::tile_m, Row::tile_k>;
+  using S = narrow::WgmmaShape<Row::b, typename scalar<Row::dtype>::type, Row::tile_m, Row::tile_k>;
   static_assert(Row::tile_n == S::height);
-  if (!is_tiled || !takes_factors<S, Row::tile_k>(args)) return TG_UNSUPPORTED;
+  if (!is_tiled || !narrow::takes_factors<S, Row::tile_k>(args)) return TG_UNSUPPORTED;
   return run<S, Row::tile_k>(args);
 }
 

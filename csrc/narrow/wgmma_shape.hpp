@@ -1,10 +1,10 @@
-// The shape of a block: its tile, its rings in shared memory, its registers.
+// The shape of a block of narrow weights by wgmma: its tile, its rings in shared memory, its registers.
 //
 // W is on wgmma's M side, from registers: a warp group has 64 rows of W, and rows of X are columns of wgmma.
 #pragma once
 #include "narrow/folded.hpp"
 
-namespace tilegemm {
+namespace tilegemm::narrow {
 namespace {
 
 // Where the factors of W come in. `late`: a row of W has one factor, which multiplies its results. `sums`: factors
@@ -24,12 +24,15 @@ constexpr Scaling scaling_of(int width, int unit) {
   return unit == of_rows ? Scaling::late : unit == 128 && width <= most_sums ? Scaling::sums : Scaling::folded;
 }
 
-// `CODE`: the format of W; `T`: X and D; `WIDTH`: rows of X of a tile; `UNIT`: numbers of K with one factor.
-template <tg_format CODE, class T, int WIDTH, int UNIT, Scaling SCALING = scaling_of(WIDTH, UNIT)>
-struct Shape {
+// `CODE`: the format of W; `T`: X; `WIDTH`: rows of X of a tile; `UNIT`: numbers of K with one factor. `BESIDE`: bytes
+// of shared memory behind these. `GATHERS`: threads copy rows of X; else TMA loads them.
+template <tg_format CODE, class T, int WIDTH, int UNIT, int BESIDE = 0, bool GATHERS = false>
+struct WgmmaShape {
+  static constexpr Scaling scaling = scaling_of(WIDTH, UNIT);
   using Number = T;
   using Codes = narrow::Codes<CODE, T>;
   using Folded = narrow::Folded<CODE, T, UNIT>;
+  static constexpr bool gathers = GATHERS, is_one_of_several = false;
   static constexpr tg_format code = CODE;
   static constexpr int width = WIDTH, height = 64 * row_groups;
   // Warp groups that share the same rows of W, each with its part of every stage of K: so many more threads convert.
@@ -37,8 +40,8 @@ struct Shape {
   static constexpr int row_warps = 4 * row_groups, warps = row_warps * k_parts, threads = 32 * warps + of_loads;
   static constexpr int columns = width / 8;
   static constexpr bool has_nibbles = narrow::is_packed(CODE), has_zeros = CODE == TG_U4 || CODE == TG_U8;
-  static constexpr bool is_late = SCALING == Scaling::late, is_folded = SCALING == Scaling::folded;
-  static constexpr bool has_sums = SCALING == Scaling::sums;
+  static constexpr bool is_late = scaling == Scaling::late, is_folded = scaling == Scaling::folded;
+  static constexpr bool has_sums = scaling == Scaling::sums;
   // Whether the wgmma of a batch are issued together; else conversions come in between, which gains 15 % for bytes.
   static constexpr bool at_once = has_nibbles || WIDTH > 64;
   // One of two warp groups is a batch behind: while one ends a unit, the tensor cores have the products of the other.
@@ -64,7 +67,7 @@ struct Shape {
   // never free. The sums of the second part of K lie here, too.
   static constexpr int parked = columns < 4 ? columns : 4;
   static constexpr int parked_bytes = row_warps * 512 * (k_parts > 1 ? columns : parked);
-  static constexpr int limit = 227 * 1024, room = limit - 1024 - barriers_bytes - parked_bytes;
+  static constexpr int limit = 227 * 1024, room = limit - 1024 - barriers_bytes - parked_bytes - BESIDE;
   // X takes a share of the room that grows with its width.
   static constexpr int wanted_x = width >= 192 ? 4 : width >= 128 ? 5 : 3;
   static constexpr int w_stages_in(int bytes) {
@@ -80,7 +83,7 @@ struct Shape {
   static constexpr int w_at = x_stages * x_bytes, f_at = w_at + w_stages * w_bytes,
                        parked_at = (f_at + w_stages * f_bytes + 127) / 128 * 128,
                        barriers_at = parked_at + parked_bytes, shared_bytes = barriers_at + barriers_bytes;
-  static_assert(shared_bytes <= limit && w_at % 1024 == 0);
+  static_assert(shared_bytes + BESIDE <= limit && w_at % 1024 == 0);
 
   // Registers of a thread at the launch, of a thread that loads, and of a thread that multiplies.
   static constexpr int at_launch = 65536 / threads / 8 * 8, loads_registers = k_parts > 1 ? 32 : 40;
@@ -88,5 +91,21 @@ struct Shape {
   static constexpr int registers = left < 240 ? left : 240;
 };
 
+// The same rings and threads, for tiles of fewer rows of X. A kernel has several such.
+template <class S, int WIDTH>
+struct OfWidth : S {
+  static_assert(WIDTH <= S::width && WIDTH % 16 == 0);
+  static constexpr bool is_one_of_several = true;
+  static constexpr int width = WIDTH, columns = WIDTH / 8;
+  static constexpr bool at_once = S::has_nibbles || WIDTH > 64;
+};
+
+// The first row of W of a tile whose results begin with row `from`. Unless W has a single tile, the last tile ends with
+// N or up to 15 rows later.
+template <class S>
+__device__ __forceinline__ int first_row_of_tile(int from, int n) {
+  return min(from, (max(n - S::height, 0) + 15) / 16 * 16);
+}
+
 }  // namespace
-}  // namespace tilegemm
+}  // namespace tilegemm::narrow

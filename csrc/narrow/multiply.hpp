@@ -3,9 +3,9 @@
 #pragma once
 #include "common/pipeline.hpp"
 #include "narrow/wgmma.hpp"
-#include "sm90_narrow_gemm/problem.hpp"
+#include "narrow/wgmma_shape.hpp"
 
-namespace tilegemm {
+namespace tilegemm::narrow {
 namespace {
 
 // The rings in shared memory.
@@ -196,6 +196,14 @@ class Multiplier {
     wgmma_pin(sum);
   }
 
+  // ptxas keeps registers that have no first value for the tiles of all widths at once.
+  __device__ __forceinline__ void begin_registers(uint32_t (&a)[2][steps][4]) {
+    if constexpr (S::has_sums) wgmma_zero(part_);
+#pragma unroll
+    for (int i = 0; i < 8 * steps; i++) asm volatile("mov.b32 %0, 0;" : "=r"(a[i / 4 / steps][i / 4 % steps][i % 4]));
+    now_[0] = now_[1] = next_[0] = next_[1] = 0.0f;
+  }
+
   // Releases the stage of X before.
   __device__ __forceinline__ void release_before() const {
     if (lane_ == 0) mbarrier_arrive(rings_.x_empty + 8 * (x_.s == 0 ? S::x_stages - 1 : x_.s - 1));
@@ -257,14 +265,18 @@ class Multiplier {
   }
 
  public:
-  // `row_warp`: of the block's rows of W. `zero` is zero.
-  __device__ Multiplier(const Problem& p, const Rings& rings, int row_warp, int k_part, int lane, uint32_t zero)
+  // `p`: as FactorCopier has it, with the format of factors. `row_warp`: of the block's rows of W. `zero` is zero.
+  template <class P>
+  __device__ Multiplier(const P& p, const Rings& rings, int row_warp, int k_part, int lane, uint32_t zero)
       : rings_(rings), codes_(zero), row_(row_warp * 16 + lane / 4), lane_(lane), k_part_(k_part), group_(row_warp / 4),
         factor_bytes_(p.factor_bytes), factor_format_(p.factor_format), has_zeros_(p.args.b_scale.zeros != nullptr) {
     const uint32_t at = row_ * w_row + (lane / 4 << 4) + lane % 4 * (S::has_nibbles ? 4 : 2);
     lane_at_ = at + k_part * S::w_box_bytes;
     zeros_[0] = zeros_[1] = S::Codes::zero_of(narrow::usual_zero(S::code));
   }
+  // The stages that come next, of X and of codes: where another object goes on.
+  __device__ __forceinline__ void go_on(const Stage (&at)[2]) { x_ = at[0], w_ = at[1]; }
+  __device__ __forceinline__ void tell(Stage (&at)[2]) const { at[0] = x_, at[1] = w_; }
   __device__ __forceinline__ void scale(float first, float second) {
 #pragma unroll
     for (int i = 0; i < S::width / 2; i++) sum[i] *= i % 4 < 2 ? first : second;
@@ -274,6 +286,7 @@ class Multiplier {
   __device__ __forceinline__ void multiply(int begin, int end) {
     wgmma_zero(sum);
     uint32_t a[2][steps][4];  // (PIPE,MMA_K,MMA), of W: in flight, and the next
+    if constexpr (S::is_one_of_several) begin_registers(a);
     const int stages = (end - begin) / S::batches, of_rest = (end - begin) % S::batches;
     const int most = min(of_rest, S::own_batches),
               rest = max(0, min(of_rest - k_part_ * S::own_batches, S::own_batches));
@@ -293,4 +306,4 @@ class Multiplier {
 };
 
 }  // namespace
-}  // namespace tilegemm
+}  // namespace tilegemm::narrow
