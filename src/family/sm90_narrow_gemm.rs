@@ -1,6 +1,7 @@
 //! `csrc/sm90_narrow_gemm`: rows times narrow weights with their factors, by WGMMA with weights from registers.
 
 use super::fitted::fitted;
+use super::narrow::{fault, BATCH, FOLDED, OF_ROWS};
 use crate::config::Config;
 use crate::cost::memory_us;
 use crate::cost::pipeline::stream_us;
@@ -8,15 +9,8 @@ use crate::kernel::{Case, Family, KernelDesc, Rejection};
 use crate::problem::{Format, Problem};
 use crate::workspace;
 
-/// Numbers of K that WGMMA gets at a time.
-const BATCH: usize = 64;
-/// Tiles of up to so many rows of A have twice the threads, and stages twice as deep: `k_parts` in csrc/sm90_narrow_gemm/shape.hpp.
+/// Tiles of up to so many rows of A have twice the threads, and stages twice as deep: `k_parts` in csrc/narrow/wgmma_shape.hpp.
 const MOST_IN_PARTS: u32 = 32;
-/// K of a kernel's tile, where a row of W has one factor.
-const OF_ROWS: u32 = 256;
-/// The same, where factors multiply codes.
-const FOLDED: u32 = 32;
-const ALL: u32 = u32::MAX;
 
 fitted! {
     /// Lists of five numbers are of the tiles in `TILES`.
@@ -79,30 +73,6 @@ fn configurations(case: &Case) -> Vec<Config> {
         parts == 1 || (has_stages && tiles.saturating_mul(parts) <= room && bytes <= case.workspace)
     };
     [1, 2, 3, 4, 6, 8, 12, 16].into_iter().filter(fits).map(|split| Config::tile([tile_m, tile_n], split)).collect()
-}
-
-/// What is wrong with factors in this format for `shared` numbers of K.
-fn fault(kernel: &KernelDesc, format: Format, shared: u32) -> Option<&'static str> {
-    let unit = kernel.tile[2];
-    let in_units = shared == ALL || shared.is_multiple_of(unit);
-    let is_known = match (kernel.types.b, unit) {
-        (_, OF_ROWS) => true,
-        (Format::F4E2M1, FOLDED) => format == Format::F8E8M0,
-        (Format::F4E2M1, _) => format == Format::F8E4M3,
-        (_, FOLDED) => matches!(format, Format::F16 | Format::BF16),
-        _ => matches!(format, Format::F32 | Format::F16 | Format::BF16),
-    };
-    match unit {
-        OF_ROWS if shared != ALL => Some("are of parts of K; expected one for all of K"),
-        128 if !in_units => Some("are of parts of K that are no multiples of 128"),
-        FOLDED if !in_units => Some("are of parts of K that are no multiples of 32"),
-        _ if !in_units => Some("are of parts of K that are no multiples of 16"),
-        _ if is_known => None,
-        FOLDED if kernel.types.b == Format::F4E2M1 => Some("are not in f8e8m0"),
-        FOLDED => Some("are not in f16 or bf16"),
-        16 => Some("are not in f8e4m3"),
-        _ => Some("are not in f32, f16 or bf16"),
-    }
 }
 
 impl Family for Sm90NarrowGemm {

@@ -190,6 +190,13 @@ fn problem(routing: &Routing, types: Types, kind: Kind, turn: usize, [n, k, padd
     })
 }
 
+/// The same with the first factors from `turn` on that the kernel takes; with those of `turn`, if it takes none.
+fn taken(gpu: &Gpu, kernel: &KernelDesc, routing: &Routing, kind: Kind, turn: usize, size: [usize; 3]) -> Problem {
+    let of_turn = |turn: usize| problem(routing, kernel.types, kind, turn, size);
+    let takes = |problem: &Problem| kernel.supports(&problem.canonical().problem, &gpu.info).is_ok();
+    (turn..turn + matrices::TURNS).map(of_turn).find(takes).unwrap_or_else(|| of_turn(turn))
+}
+
 fn operands<T: Element, Out: Element>(
     problem: &Problem,
     codes: Codes,
@@ -382,7 +389,7 @@ fn some<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Res
     let kinds = [KINDS[0], KINDS[3], KINDS[6]].into_iter().filter(|kind| kind.gate.is_none() || kernel.takes_gates());
     for (turn, kind) in kinds.enumerate() {
         let routing = routing(&[3, 0, 17, 1, 40], kind, &mut rng);
-        let problem = problem(&routing, kernel.types, kind, turn, [136, 72, 8]);
+        let problem = taken(gpu, kernel, &routing, kind, turn, [136, 72, 8]);
         let operands = operands::<T, Out>(&problem, Codes::Usual, &mut rng)?;
         let (plan, queue) = gpu.plan(kernel.name, &problem)?;
         let uploaded = Uploaded::new(gpu, &routing, &operands)?;
@@ -416,7 +423,7 @@ fn in_groups<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -
         let fits = |[n, k, _]: &&[usize; 3]| counts.len() * n * k.next_multiple_of(of_block) < 20_000_000;
         let size = *sizes.iter().cycle().skip((3 * i + turn) % sizes.len()).find(fits).ok_or("no size fits")?;
         let takes_bias = kernel.fusion != Fusion::None && kind.gate.is_none();
-        let problem = problem(&routing, kernel.types, *kind, turn + i, size)
+        let problem = taken(gpu, kernel, &routing, *kind, turn + i, size)
             .with(|p| p.epilogue.bias = (takes_bias && (turn + i) % 2 == 1).then_some(BiasAxis::N));
         let codes = if i % 3 == 2 { Codes::Any } else { Codes::Usual };
         let mut operands = operands::<T, Out>(&problem, codes, &mut rng)?;
@@ -456,7 +463,7 @@ fn routed_anew<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc)
     // Some rows of no group, and all.
     let third = of(&[0, 60, 0, 9, 0, 0, 0, 0], 144);
     let last = of(&[0; 8], 213);
-    let problem = problem(&first, kernel.types, KINDS[1], 1, [264, 136, 0]);
+    let problem = taken(gpu, kernel, &first, KINDS[1], 1, [264, 136, 0]);
     let operands = operands::<T, Out>(&problem, Codes::Usual, &mut rng)?;
     let dispatcher = Dispatcher::new(gpu.info.clone());
     for config in kernel.configurations(&problem.canonical().problem, dispatcher.device()) {

@@ -5,6 +5,7 @@ use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::{by_name, KERNELS};
 use candle_tilegemm::internal::piece;
 use candle_tilegemm::kernel::{KernelDesc, Math};
+use candle_tilegemm::problem::{Groups, Rows};
 use candle_tilegemm::{Format, Layout, Problem};
 
 /// A kernel that splits f32 into bf16 parts; the rest of the row is arbitrary.
@@ -62,6 +63,17 @@ fn activations_beside_blocks_of_gguf_lie_in_the_workspace() {
     let problem = Problem::dense(300, 4096, 512, 1, Layout::NT, Format::F32).with(|p| p.b.format = kernel.types.b);
     // Of whole tiles.
     assert_eq!(bytes(kernel, &problem)[1], (2 * 512 + 4) * 300_u64.next_multiple_of(kernel.tile[0].into()));
+}
+
+#[test]
+fn activations_in_f32_beside_experts_of_narrow_weights_lie_in_the_workspace_once_each() {
+    let mut kernels = KERNELS.iter().filter(|kernel| kernel.family == "sm90_narrow_grouped_gemm");
+    let kernel = kernels.find(|kernel| kernel.types.a == Format::F32).unwrap();
+    let groups = Groups::new(8).with(|groups| groups.rows = Rows::Listed { pairs_per_row: 4 });
+    let problem = Problem::grouped([400, 256, 1004], groups, Format::F32).with_weights(kernel.types.b, None);
+    assert_eq!(bytes(kernel, &problem), [100 * 1008 * 2; 2]);
+    let half = problem.with(|p| p.a.format = Format::BF16);
+    assert_eq!(bytes(kernel, &half), [0; 2]);
 }
 
 #[test]

@@ -305,6 +305,39 @@ fn groups_of_narrow_weights() -> Vec<Edge> {
     ]
 }
 
+/// The same by WGMMA: B by TMA, any K, and a kernel's K is the least number that shares a factor.
+fn groups_of_narrow_weights_in_prefill() -> Vec<Edge> {
+    let sums = "sm90_narrow_grouped_gemm_bf16_u4_f32_nt_128x128x128_1x1";
+    let rows = "sm90_narrow_grouped_gemm_f32_f8e4m3_nt_192x128x256_1x1";
+    let mx = "sm90_narrow_grouped_gemm_bf16_f4e2m1_nt_32x128x32_1x1";
+    let of = |a: Format, b: Format, [m, k, count]: [usize; 3], scale: Scale| {
+        let problem = Problem::grouped([m, 72, k], Groups::new(count), a).with_weights(b, Some(scale));
+        problem.with(|p| p.d.format = F32)
+    };
+    let u4 = |group: u32| of(BF16, Format::U4, [64, 1024, 3], Scale::of_groups(F16, group, 72));
+    let fp8 = |m: usize, count: usize| of(F32, Format::F8E4M3, [m, 1040, count], Scale::of_rows(F32));
+    let f4 = |format: Format, group: u32| {
+        let scale = Scale::of_groups(format, group, 72);
+        of(BF16, Format::F4E2M1, [64, 1024, 3], scale).with(|p| p.d.format = BF16)
+    };
+    let zeros = u4(128).with(|p| p.b.scale = p.b.scale.map(Scale::with_zeros));
+    let dense = Problem::narrow([64, 72, 1024], BF16, Format::U4, Some(Scale::of_groups(F16, 128, 72)));
+    let blocks = of(F32, Format::F8E4M3, [64, 1040, 3], Scale::of_blocks(F32, [128, 128], 1040));
+    vec![
+        edge(sums, u4(256), u4(64)),
+        edge(sums, zeros, dense.with(|p| p.d.format = F32)),
+        edge(sums, biased(u4(128)), gated(u4(128))),
+        edge(sums, misaligned(u4(128), |p| &mut p.d, 4), misaligned(u4(128), |p| &mut p.a, 8)),
+        edge(sums, u4(128).with(|p| p.d.row_stride = 75), misaligned(u4(128), |p| &mut p.b, 8)),
+        edge(sums, u4(128).with(|p| p.k = 1003), u4(128).with(|p| p.a.row_stride = 1028)),
+        edge(rows, fp8(64, 4096), fp8(64, 4097)),
+        edge(rows, fp8(480, 481), fp8(481, 481)),
+        edge(rows, fp8(64, 3), blocks),
+        edge(mx, f4(Format::F8E8M0, 64), f4(F16, 64)),
+        edge(mx, f4(Format::F8E8M0, 32), f4(Format::F8E4M3, 16)),
+    ]
+}
+
 /// TMA reads A and B in lines at multiples of 16 bytes; a kernel's K is the least number that shares a factor.
 fn narrow_tiles() -> Vec<Edge> {
     let u4 = "sm90_narrow_gemm_bf16_u4_nt_16x128x128_1x1";
@@ -406,6 +439,7 @@ fn edges() -> impl Iterator<Item = (&'static KernelDesc, DeviceInfo, Problem, Pr
         narrow_weights(),
         few_rows_of_narrow_weights(),
         groups_of_narrow_weights(),
+        groups_of_narrow_weights_in_prefill(),
         narrow_tiles(),
         eight_bits(),
         f32_and_f64(),

@@ -18,6 +18,9 @@ pub struct Matrices {
     pub exact: Option<Vec<f64>>,
 }
 
+/// No format has more kinds of factors below.
+pub const TURNS: usize = 5;
+
 /// Factors that checkpoints have for such weights of `n` x `k`, others by `turn`, with a gap behind each matrix.
 pub fn scale(types: Types, turn: usize, [n, k]: [usize; 2]) -> Option<Scale> {
     use Format::{BF16, F16, F32, F4E2M1, F8E4M3, F8E8M0, U4, U8};
