@@ -1,4 +1,4 @@
-// narrow_grouped_gemm by its descriptors: results against f64, times beside sm90_grouped_gemm in bf16.
+// narrow_grouped_gemm and sm90_narrow_grouped_gemm by their descriptors: results against f64, times beside sm90_grouped_gemm in bf16.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -42,7 +42,16 @@ static void put(tg_format f, void* p, size_t i, double x) {
 static bool packed(tg_format b) { return b == TG_U4 || b == TG_F4E2M1; }
 static int code_at(const uint8_t* row, int k) { int i = k % 32, nibble = i / 8 + i % 2 * 4; return row[k / 32 * 16 + i / 2 % 4 * 4 + nibble / 2] >> nibble % 2 * 4 & 15; }
 static const char* name_of(tg_format f) { return f == TG_F32 ? "f32" : f == TG_F16 ? "f16" : f == TG_BF16 ? "bf16" : f == TG_F8E4M3 ? "f8e4m3" : f == TG_U4 ? "u4" : f == TG_I8 ? "i8" : f == TG_U8 ? "u8" : "f4e2m1"; }
-static const tg_kernel* kernel(const string& name) { size_t n; const tg_kernel* const* all = tg_kernels(&n); for (size_t i = 0; i < n; i++) if (name == all[i]->name) return all[i]; printf("no %s\n", name.c_str()); exit(1); }
+static const tg_kernel* find(const string& name) { size_t n; const tg_kernel* const* all = tg_kernels(&n); for (size_t i = 0; i < n; i++) if (name == all[i]->name) return all[i]; return nullptr; }
+static const tg_kernel* kernel(const string& name) { const tg_kernel* found = find(name); if (!found) { printf("no %s\n", name.c_str()); exit(1); } return found; }
+// The kernels of types, their names in short, and whether they multiply by wgmma; `folds`: weights times factors are rounded.
+struct Named { string text; const tg_kernel* kernel; bool by_wgmma, folds; };
+static vector<Named> kernels_of(tg_format a, tg_format b, bool own) {
+  const string types = string(name_of(a)) + "_" + name_of(b) + (own && a != TG_F32 ? "_own" : ""); vector<Named> all;
+  for (int tile : {8, 32}) all.push_back({std::to_string(tile), kernel("ngg_" + types + "_" + std::to_string(tile)), false, false});
+  for (int tile : {32, 128, 192}) for (int unit : {256, 128, 32}) { const string name = std::to_string(tile) + "_" + std::to_string(unit); if (const tg_kernel* found = find("sng_" + types + "_" + name)) all.push_back({"w" + name, found, true, unit == 32 && b == TG_U4}); }
+  return all;
+}
 static vector<void*> owned;
 template <class T> T* up(const vector<T>& v) { T* p; CK(cudaMalloc(&p, v.size() * sizeof(T) + 256)); CK(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice)); owned.push_back(p); return p; }
 static void release() { for (void* p : owned) CK(cudaFree(p)); owned.clear(); }
@@ -95,11 +104,11 @@ static void right(tg_format a, tg_format b, int t, int topk, int e, int n, int k
   if (first_row) g.groups.first_row = up(r.first); else g.groups.group_of_row = up(r.group);
   if (listed) g.groups.pairs = up(pairs); if (scaled) g.groups.scales = up(factor);
   g.groups.pairs_per_row = listed ? topk : 1, g.groups.count = e;
-  string line;
-  for (int tile : {8, 32}) {
+  string line; uint8_t* work; g.workspace_bytes = size_t(rows_a) * (lda + 8) * 2; CK(cudaMalloc(&work, g.workspace_bytes)); owned.push_back(work); g.workspace = work;
+  for (const Named& of : kernels_of(a, b, own)) {
     CK(cudaMemcpy(d, guard.data(), guard.size(), cudaMemcpyHostToDevice));
-    const tg_status status = kernel(string("ngg_") + name_of(a) + "_" + name_of(b) + (own && a != TG_F32 ? "_own" : "") + (tile == 8 ? "_8" : "_32"))->launch(&g);
-    if (status) { line += status == TG_UNSUPPORTED ? " refused" : string(" ERROR ") + tg_last_cuda_error(); failures += status != TG_UNSUPPORTED; continue; }
+    const tg_status status = of.kernel->launch(&g);
+    if (status) { line += status == TG_UNSUPPORTED ? (of.by_wgmma ? "" : " refused") : string(" ERROR ") + tg_last_cuda_error(); failures += status != TG_UNSUPPORTED; continue; }
     CK(cudaStreamSynchronize(stream)); CK(cudaGetLastError());
     vector<uint8_t> bytes(guard.size()); CK(cudaMemcpy(bytes.data(), d, bytes.size(), cudaMemcpyDeviceToHost)); vector<double> y(m * ldd + 64); for (size_t i = 0; i < y.size(); i++) y[i] = number(df, bytes.data(), i);
     double worst = 0; size_t wrong = 0, count = std::min<size_t>(size_t(m) * n, special ? 2500 : 1200); char first[160] = "";
@@ -130,7 +139,7 @@ static void right(tg_format a, tg_format b, int t, int topk, int e, int n, int k
         if (!std::isfinite(sum) && std::isfinite(exact) && !none) err = 0;  // numbers of W beyond f32
         else if (std::isnan(sum)) err = std::isnan(got) ? 0 : INFINITY;
         else if (std::isinf(as) || std::isinf(got) || std::isnan(got) || mag > 1e38) err = as == got || mag > 1e38 ? 0 : INFINITY;
-        else err = fabs(got - sum) / (mag * (a == TG_F32 ? 1.05 * exp2(-11) : exp2(-18)) + fabs(sum) * (df == TG_BF16 ? 1.01 * exp2(-8) : df == TG_F16 ? 1.01 * exp2(-11) : exp2(-22)) + (df == TG_F16 ? 6e-8 : 1e-30));
+        else err = fabs(got - sum) / (mag * ((a == TG_F32 ? 1.05 * exp2(of.by_wgmma ? -8 : -11) : exp2(-18)) + (of.folds ? 1.05 * exp2(a == TG_F16 ? -11 : -8) : 0)) + fabs(sum) * (df == TG_BF16 ? 1.01 * exp2(-8) : df == TG_F16 ? 1.01 * exp2(-11) : exp2(-22)) + (df == TG_F16 ? 6e-8 : 1e-30));
         if (df == TG_F16 && (fabs(sum) > 65000 || mag > 1e37)) err = 0;
       }
       if (!(err <= 1)) { if (!wrong) snprintf(first, 160, " [row %zu col %d group %d got %g expected %g mag %g]", p, j, int(ids[p]), got, sum, mag); wrong++; }
@@ -139,7 +148,7 @@ static void right(tg_format a, tg_format b, int t, int topk, int e, int n, int k
     for (int64_t i = 0; i < m; i++) for (int j = n; j < ldd; j++) if (!std::isnan(y[i * ldd + j])) wrong++;
     for (int i = 0; i < 64; i++) if (!std::isnan(y[m * ldd + i])) wrong++;
     products++, failures += wrong > 0;
-    char text[256]; snprintf(text, 256, " %d: %.3f%s%s", tile, worst, wrong ? " WRONG" : "", first); line += text;
+    char text[256]; snprintf(text, 256, " %s: %.3f%s%s", of.text.c_str(), worst, wrong ? " WRONG" : "", first); line += text;
   }
   printf("%s %s t %d topk %d e %d n %d k %d groups %d x %d f%d%s listed %d first %d bad %d bias %d scaled %d special %d skew %d own %d:%s\n", name_of(a), name_of(b), t, topk, e, n, k, sc.k, sc.n, int(sc.format), sc.zeros ? " zeros" : "", listed, first_row, bad, bias, scaled, special, skew, own, line.c_str()); fflush(stdout);
   release();
@@ -182,7 +191,12 @@ static void time_all(tg_format b, tg_format a, int topk, int e, int n, int k, Sc
     g.groups.pairs_per_row = per_pair ? 1 : topk, g.groups.count = e;
     const auto run = [&](const tg_kernel* kernel, tg_gemm_args args) { return times(turns, [&](int i) { args.groups.group_of_row = group[i], args.groups.pairs = pairs[i]; const tg_status s = kernel->launch(&args); if (s == TG_CUDA_ERROR) { printf("%s\n", tg_last_cuda_error()); exit(1); } return s == TG_OK; }); };
     string line; char text[64];
-    for (int tile : {8, 32}) { if (tile == 8 && m > 4096) continue; snprintf(text, 64, " %d %.1f", tile, run(kernel(string("ngg_") + name_of(a) + "_" + name_of(b) + (tile == 8 ? "_8" : "_32")), g)); line += text; }
+    uint8_t* work; g.workspace_bytes = size_t(m) * (k + 8) * 2; CK(cudaMalloc(&work, g.workspace_bytes)); g.workspace = work;
+    for (const Named& of : kernels_of(a, b, false)) {
+      if (m > 4096 && of.text == "8") continue;
+      const double us = run(of.kernel, g); if (!std::isnan(us)) { snprintf(text, 64, " %s %.1f", of.text.c_str(), us); line += text; }
+    }
+    CK(cudaFree(work));
     if (dense) {
       tg_gemm_args c = g; c.types = {TG_BF16, TG_BF16, TG_BF16, TG_BF16, TG_F32}; c.b_scale = {}; c.b = {wide, 1, k, {0, int64_t(matrix)}}; c.a.ptr = dx16;
       double best = INFINITY;
@@ -237,10 +251,11 @@ int main(int argc, char** argv) {
     printf("%zu products, %zu wrong\n", products, failures);
     return failures > 0;
   }
-  time_all(TG_F8E4M3, TG_BF16, 8, 128, 1536, 2048, blocks, false, {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048}, true);
-  time_all(TG_F8E4M3, TG_F32, 8, 128, 2048, 768, blocks, true, {1, 2, 4, 8, 16, 32, 128, 512}, true);
-  time_all(TG_F4E2M1, TG_BF16, 4, 32, 5760, 2880, mx, false, {1, 2, 4, 8, 16, 32, 64, 128, 512}, true);
-  time_all(TG_F4E2M1, TG_F32, 4, 32, 2880, 2880, mx, true, {1, 8, 32, 64}, true);
-  time_all(TG_U4, TG_BF16, 8, 128, 1536, 2048, {TG_F16, 128, 1, false}, false, {1, 2, 8, 32, 64, 128, 512}, false);
-  time_all(TG_U4, TG_F32, 8, 128, 2048, 768, {TG_F16, 32, 1, true}, true, {1, 8, 64}, false);
+  time_all(TG_F8E4M3, TG_BF16, 8, 128, 1536, 2048, blocks, false, {1, 8, 32, 64, 128, 256, 512, 1024, 2048, 4096}, true);
+  time_all(TG_F8E4M3, TG_F32, 8, 128, 2048, 768, blocks, true, {8, 32, 128, 256, 512, 1024, 2048}, true);
+  time_all(TG_F8E4M3, TG_BF16, 8, 128, 1536, 2048, rows, false, {128, 256, 512, 1024}, false);
+  time_all(TG_F4E2M1, TG_BF16, 4, 32, 5760, 2880, mx, false, {1, 16, 64, 128, 256, 512, 1024, 2048}, true);
+  time_all(TG_F4E2M1, TG_F32, 4, 32, 2880, 2880, mx, true, {8, 64, 256, 1024}, true);
+  time_all(TG_U4, TG_BF16, 8, 128, 1536, 2048, {TG_F16, 128, 1, false}, false, {8, 64, 128, 256, 512, 1024}, false);
+  time_all(TG_U4, TG_F32, 8, 128, 2048, 768, {TG_F16, 32, 1, true}, true, {8, 64, 512}, false);
 }
