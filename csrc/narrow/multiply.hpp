@@ -20,8 +20,9 @@ struct Rings {
   }
 };
 
-// Numbers of the block's barriers (bar_sync).
-constexpr int parts_barrier = 1, stagger_barrier = 2;
+// Numbers of the block's barriers (bar_sync). Where tiles are short, a warp group may reach the barrier of the next
+// tile before the other one has reached this one's: such kernels take two in turns.
+constexpr int parts_barrier = 1, stagger_barrier = 2, stagger_barriers_apart = 2;
 
 template <class S>
 class Multiplier {
@@ -35,6 +36,7 @@ class Multiplier {
   int lane_, k_part_, group_, factor_bytes_;
   tg_format factor_format_;
   bool has_zeros_;
+  int turn_ = 0;  // of the tiles: 0 or 1
   Stage x_ = Stage::to_read(), w_ = Stage::to_read();
   float now_[2], next_[2];  // factors of rows g and g + 8: of the unit that adds up, and of the next
   uint32_t zeros_[2];
@@ -204,6 +206,10 @@ class Multiplier {
     now_[0] = now_[1] = next_[0] = next_[1] = 0.0f;
   }
 
+  __device__ __forceinline__ int stagger() const {
+    return stagger_barrier + (S::is_one_of_several ? stagger_barriers_apart * turn_ : 0);
+  }
+
   // Releases the stage of X before.
   __device__ __forceinline__ void release_before() const {
     if (lane_ == 0) mbarrier_arrive(rings_.x_empty + 8 * (x_.s == 0 ? S::x_stages - 1 : x_.s - 1));
@@ -217,7 +223,7 @@ class Multiplier {
     for (int b = 0; b < S::own_batches; b++) {
       const bool begins = b % in_unit == 0, ends = (b + 1) % in_unit == 0, ends_stage = b + 1 == S::own_batches;
       if (b % S::x_own == 0) x_.wait_warp(rings_.x_full);
-      if (S::staggers && b == 0 && is_first && group_ == 1) bar_sync(stagger_barrier, 256);
+      if (S::staggers && b == 0 && is_first && group_ == 1) bar_sync(stagger(), 256);
       Next next;
       next.q = !ends_stage ? b + 1 : count > 0 ? 0 : -1;
       next.is_last = ends_stage ? count == 1 : is_last && b + 2 == S::own_batches;
@@ -225,7 +231,7 @@ class Multiplier {
         // The stage of X of the batch before.
         if ((!S::has_sums || !begins) && b % S::x_own == 0 && !(b == 0 && is_first)) release_before();
       });
-      if (S::staggers && b == 0 && is_first && group_ == 0) bar_arrive(stagger_barrier, 256);
+      if (S::staggers && b == 0 && is_first && group_ == 0) bar_arrive(stagger(), 256);
       if ((b + 1) % S::x_own == 0) x_.advance(S::x_stages);
       if constexpr (S::has_sums) {
         if (!ends) continue;
@@ -274,8 +280,8 @@ class Multiplier {
     lane_at_ = at + k_part * S::w_box_bytes;
     zeros_[0] = zeros_[1] = S::Codes::zero_of(narrow::usual_zero(S::code));
   }
-  // The stages that come next, of X and of codes: where another object goes on.
-  __device__ __forceinline__ void go_on(const Stage (&at)[2]) { x_ = at[0], w_ = at[1]; }
+  // The stages that come next, of X and of codes: where another object goes on. Turns are 0 and 1, one after the other.
+  __device__ __forceinline__ void go_on(const Stage (&at)[2], int turn) { x_ = at[0], w_ = at[1], turn_ = turn; }
   __device__ __forceinline__ void tell(Stage (&at)[2]) const { at[0] = x_, at[1] = w_; }
   __device__ __forceinline__ void scale(float first, float second) {
 #pragma unroll

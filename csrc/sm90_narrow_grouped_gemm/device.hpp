@@ -57,16 +57,16 @@ struct Consumer {
   // Multiplies and stores a tile in the least of the widths that holds the rows. Branches are the same in all threads
   // of a warp, and the compiler has to see so (C7519).
   template <int first, int... others>
-  __device__ __forceinline__ void consume(Widths<first, others...>, const typename S::Places& tile) {
+  __device__ __forceinline__ void consume(Widths<first, others...>, const typename S::Places& tile, int turn) {
     if constexpr (sizeof...(others) > 0) {
-      if (__any_sync(~0u, tile.height > first)) return consume(Widths<others...>{}, tile);
+      if (__any_sync(~0u, tile.height > first)) return consume(Widths<others...>{}, tile, turn);
     }
     using Own = narrow::OfWidth<S, first>;
     float late[2] = {1.0f, 1.0f};
     if constexpr (S::is_late) load_late(late, tile.group, first_row(tile));
     // No stride of B is odd.
     narrow::Multiplier<Own> own(p, rings, row_warp, k_part, lane, uint32_t(p.args.b.col_stride) & 1);
-    own.go_on(at);
+    own.go_on(at, turn);
     own.multiply(0, p.batches);
     own.tell(at);
     if constexpr (S::k_parts > 1) {
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(S::threads, 1)
   while (true) {
     at.wait_warp(barriers.known);
     if (__any_sync(~0u, places[at.s].height == 0)) break;
-    own.consume(typename S::Widths{}, places[at.s]);
+    own.consume(typename S::Widths{}, places[at.s], at.s);
     own.is_first = false;
     __syncwarp();
     if (lane == 0) mbarrier_arrive(barriers.used + 8 * at.s);
