@@ -12,7 +12,7 @@ constexpr int64_t pitch_of(int64_t k) { return ceil_div(k, 8) * 16; }
 // A thread has eight numbers of a row, and goes from row to row. Behind the end of K are zeros.
 constexpr int rounding_threads = 256, most_rows_of_grid = 65535;
 __global__ void __launch_bounds__(rounding_threads)
-    sm90_narrow_grouped_round(const float* a, int64_t stride, int rows, int k, uint4* to) {
+    sm90_narrow_grouped_gemm_round(const float* a, int64_t stride, int rows, int k, uint4* to) {
   griddepcontrol_wait();
   launch_dependents();
   const int pieces = (k + 7) / 8, piece = int(blockIdx.x) * rounding_threads + int(threadIdx.x), left = k - 8 * piece;
@@ -44,9 +44,9 @@ __global__ void __launch_bounds__(rounding_threads)
 inline tg_status launch_round(const tg_gemm_args& args, int64_t rows, void* to) {
   const int64_t blocks = ceil_div(ceil_div(args.k, 8), rounding_threads);
   const dim3 grid(unsigned(blocks), unsigned(rows < most_rows_of_grid ? rows : most_rows_of_grid));
-  return Launch(args, grid, dim3(rounding_threads), 0)(sm90_narrow_grouped_round, static_cast<const float*>(args.a.ptr),
-                                                       args.a.row_stride, int(rows), int(args.k),
-                                                       static_cast<uint4*>(to));
+  return Launch(args, grid, dim3(rounding_threads), 0)(sm90_narrow_grouped_gemm_round,
+                                                       static_cast<const float*>(args.a.ptr), args.a.row_stride,
+                                                       int(rows), int(args.k), static_cast<uint4*>(to));
 }
 
 }  // namespace
