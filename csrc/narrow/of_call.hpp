@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/tensor_map.hpp"
+#include "narrow/numbers.hpp"
 #include "narrow/wgmma_shape.hpp"
 
 namespace tilegemm::narrow {
@@ -24,10 +25,6 @@ bool takes_factors(const tg_gemm_args& args) {
     case TG_F8E8M0: return S::code == TG_F4E2M1 && UNIT == 32;
     default: return S::code == TG_F4E2M1 && UNIT == 16;
   }
-}
-
-inline int bytes_of_factor(tg_format format) {
-  return format == TG_F32 ? 4 : format == TG_F16 || format == TG_BF16 ? 2 : 1;
 }
 
 // What a kernel reads as factors: ones, where there are none.
