@@ -15,8 +15,8 @@ use crate::problem::{Format, Layout, Problem};
 use crate::tuning::{Among, Entry};
 use crate::workspace::partition::Partition;
 
-/// Estimates up to this multiple of the lowest are corrected.
-const REACH: f64 = 1.15;
+/// Estimates up to this multiple of the lowest are corrected, and contest the choice of a program that learns.
+pub(super) const REACH: f64 = 1.15;
 
 impl Dispatcher {
     /// The error that no kernel runs the problem `asked`.

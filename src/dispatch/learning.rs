@@ -1,5 +1,6 @@
 //! Choices that are learned in the program that runs: the kernels that a product's first calls try in turns, and what stays of them.
 
+use super::choice::REACH;
 use super::chosen::{Chosen, Reason};
 use super::contest::Contest;
 use super::dispatcher::Dispatcher;
@@ -13,8 +14,6 @@ use crate::settings::{self, Switch};
 use crate::tuning::{Among, Entry, Key, Learned};
 use std::sync::Arc;
 
-/// A choice is contested by what is estimated to take at most this multiple of the least estimate.
-const REACH: f64 = 1.15;
 /// Kernels, or configurations of them, that are tried.
 const MOST: usize = 6;
 /// Events resolve half a microsecond. Shorter products have samples of several calls, of this time together.
@@ -63,13 +62,12 @@ impl Dispatcher {
     /// Choices other than the plan's own whose estimates are near to the least, the nearest first, and the vendor library.
     fn near(&self, plan: &Planned) -> Vec<Chosen> {
         let (problem, policy) = (&plan.canonical.problem, plan.policy());
-        let able = self.able(problem, policy);
-        let estimates = able.iter().filter_map(|candidate| Some((candidate.kernel, *candidate.verdict.as_ref().ok()?)));
-        let least = estimates
-            .filter(|(kernel, _)| kernel.role != Role::LastResort)
-            .fold(f64::INFINITY, |least, (_, us)| least.min(us));
+        let mut able = self.able(problem, policy);
+        able.retain(|candidate| candidate.kernel.role != Role::LastResort);
+        let estimates = able.iter().filter_map(|candidate| candidate.verdict.as_ref().ok());
+        let least = estimates.copied().fold(f64::INFINITY, f64::min);
         let mut near: Vec<(&'static KernelDesc, Config, f64)> = Vec::new();
-        for candidate in able.iter().filter(|candidate| candidate.kernel.role != Role::LastResort) {
+        for candidate in &able {
             let (kernel, config, Ok(us)) = (candidate.kernel, candidate.config, &candidate.verdict) else { continue };
             if kernel.role == Role::Vendor {
                 near.push((kernel, config, 0.0)); // whatever its estimate
