@@ -28,7 +28,7 @@ pub struct Entry {
     pub learned: Option<Learned>,
 }
 
-/// What a running program has measured of a product ([`super::learned`]).
+/// What a running program has measured of a product ([`crate::dispatch::set_learning`]).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Learned {
