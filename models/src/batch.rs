@@ -181,7 +181,7 @@ impl Batch {
     /// The logits of each row's last token.
     fn through(&self, decoder: &Decoder, store: &Store) -> Result<()> {
         let Scratch { x, .. } = &self.scratch;
-        decoder.body.table.rows_into(&self.tokens, x)?;
+        decoder.body.embed(&self.tokens, &self.scratch)?;
         let step = Step { positions: &self.positions, lengths: &self.lengths, slots: &self.slots };
         decoder.body.step(x, step, store, &self.scratch)?;
         decoder.logits_into(x, &self.out)

@@ -7,6 +7,7 @@ use crate::scratch::{Gates, Scratch};
 use crate::store::Store;
 use crate::weights::{Norm, Source, Table};
 use candle::{bail, DType, Device, Result, Tensor};
+use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm::nn::RmsNorm;
 
 /// The most tokens of a prompt that go through the layers at once.
@@ -14,7 +15,9 @@ pub(crate) const CHUNK: usize = 2048;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Body {
+    /// The rank's part.
     pub config: Config,
+    pub group: Group,
     pub table: Table,
     layers: Vec<Layer>,
     norm: RmsNorm,
@@ -28,7 +31,7 @@ impl Body {
         let layers = (0..config.layers).map(|layer| Layer::load(source, layer, &frequencies));
         let layers = layers.collect::<Result<_>>()?;
         let norm = RmsNorm::new(source.norm(Norm::Last)?, config.eps);
-        Ok(Self { config, table, layers, norm })
+        Ok(Self { config, group: source.group().clone(), table, layers, norm })
     }
 
     pub fn device(&self) -> Device {
@@ -46,6 +49,26 @@ impl Body {
         Scratch::new(&self.config, rows, gates, dtype, &device)
     }
 
+    /// The rows of tokens to `scratch.x`.
+    pub fn embed(&self, tokens: &Tensor, scratch: &Scratch) -> Result<()> {
+        if self.group.size() == 1 {
+            return self.table.rows_into(tokens, &scratch.x);
+        }
+        // The rank's columns, in memory that nothing is in yet.
+        let (rows, columns) = (tokens.elem_count(), self.config.hidden / self.group.size());
+        let part = scratch.between.flatten_all()?.narrow(0, 0, rows * columns)?.reshape((rows, columns))?;
+        self.table.rows_into(tokens, &part)?;
+        self.group.gather_columns_into(&part, &scratch.normed, &scratch.x)
+    }
+
+    /// Adds the residual to what the last layer of a rank leaves.
+    fn end(&self, scratch: &Scratch) -> Result<()> {
+        match self.group.size() {
+            1 => Ok(()),
+            _ => self.norm.add_into(&scratch.x, &scratch.between, &scratch.x, &scratch.normed),
+        }
+    }
+
     /// New tokens of a sequence, (tokens, hidden), to `scratch.x` before the last norm: the rows that are wanted, one by one as they are. The slot has room, and
     /// the memory is for so many tokens.
     pub fn prompt(&self, x: &Tensor, prompt: &Prompt, wanted: Wanted, store: &Store, scratch: &Scratch) -> Result<()> {
@@ -54,7 +77,11 @@ impl Body {
             let (x, wanted) = (if i == 0 { x } else { &scratch.x }, if i == last { wanted } else { Wanted::All });
             layer.prompt(x, cache, prompt, wanted, store.workspace(), scratch)?;
         }
-        Ok(())
+        match wanted {
+            Wanted::None => Ok(()),
+            Wanted::Last => self.end(&scratch.row(prompt.tokens() - 1)?),
+            Wanted::All => self.end(scratch),
+        }
     }
 
     /// A new token of each sequence, (sequences, hidden), to `scratch.x` before the last norm.
@@ -64,7 +91,7 @@ impl Body {
         for (i, (layer, cache)) in self.layers.iter().zip(store.layers()).enumerate() {
             layer.step(if i == 0 { x } else { &scratch.x }, cache, step, store.workspace(), scratch)?;
         }
-        Ok(())
+        self.end(scratch)
     }
 
     /// A cache of so many slots for these layers, in the layers' type or in fp8.

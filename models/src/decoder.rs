@@ -7,6 +7,7 @@ use candle::quantized::gguf_file::Content;
 use candle::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_tilegemm::gguf::{GgufFile, Tensors};
+use candle_tilegemm::nn::parallel::Group;
 use std::io::{Read, Seek};
 use std::sync::Arc;
 
@@ -29,7 +30,18 @@ impl Decoder {
     /// # Errors
     /// Missing weights, weights of other shapes than the config has, and a config whose sizes do not go together.
     pub fn load(config: &Config, vb: VarBuilder) -> Result<Self> {
-        Self::from_source(&mut Dense::new(config, vb))
+        Self::from_source(&mut Dense::new(config, &Group::one(), vb))
+    }
+
+    /// A rank's part of a decoder that a group computes: of heads, inner numbers and the vocabulary. `vb` gives parts of tensors, as that of
+    /// [`Checkpoint::of_rank`](candle_tilegemm::nn::narrow::Checkpoint::of_rank) does.
+    ///
+    /// All ranks make the same calls in the same order, and choose the same tokens. A cache goes before the group does: drop it first.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load); sizes that the ranks do not divide, with the numbers of ranks that do; weights that are stored in few bits.
+    pub fn load_rank(config: &Config, group: &Group, vb: VarBuilder) -> Result<Self> {
+        Self::from_source(&mut Dense::new(&config.of_rank(group)?, group, vb))
     }
 
     /// A decoder with the weights of a GGUF file, as they lie there; all else is in `dtype`: f16, bf16, or on the CPU f32.
@@ -56,7 +68,8 @@ impl Decoder {
         device: &Device,
     ) -> Result<Self> {
         let config = Config::from_gguf_file(file)?;
-        Self::from_source(&mut Gguf { config: &config, tensors: &file.tensors, reader, dtype, device })
+        let (group, tensors) = (&Group::one(), &file.tensors);
+        Self::from_source(&mut Gguf { config: &config, group, tensors, reader, dtype, device })
     }
 
     /// The same from what candle reads of a file, whose tensors are all in candle's formats; what is not in blocks is in bf16, and in f32 on the CPU.
@@ -89,7 +102,8 @@ impl Decoder {
         device: &Device,
     ) -> Result<Self> {
         let config = Config::from_gguf(content)?;
-        Self::from_source(&mut Gguf { config: &config, tensors: &Tensors::from(content), reader, dtype, device })
+        let (group, tensors) = (&Group::one(), &Tensors::from(content));
+        Self::from_source(&mut Gguf { config: &config, group, tensors, reader, dtype, device })
     }
 
     fn from_source(source: &mut dyn Source) -> Result<Self> {
@@ -104,7 +118,7 @@ impl Decoder {
         self
     }
 
-    /// What the decoder is made of.
+    /// What the decoder is made of: on a rank of a group, its part of heads and inner numbers.
     pub fn config(&self) -> &Config {
         &self.body.config
     }
@@ -130,10 +144,14 @@ impl Decoder {
     /// Memory for the logits of so many rows.
     pub(crate) fn out(&self, rows: usize) -> Result<Out> {
         let (config, device) = (self.config(), self.device());
+        let ranks = self.body.group.size();
         // SAFETY: the norm and the product write every number before anything reads it.
         let tensor = |columns: usize, dtype| unsafe { Tensor::empty((rows, columns), dtype, &device) };
+        let split = |columns: usize| if ranks > 1 { tensor(columns, DType::F32).map(Some) } else { Ok(None) };
         Ok(Out {
             normed: tensor(config.hidden, self.head.input(self.dtype()))?,
+            part: split(config.vocabulary / ranks)?,
+            between: split(config.vocabulary)?,
             logits: tensor(config.vocabulary, DType::F32)?,
         })
     }
@@ -141,7 +159,11 @@ impl Decoder {
     /// (rows, hidden) before the last norm to `out.logits`. Allocates nothing.
     pub(crate) fn logits_into(&self, x: &Tensor, out: &Out) -> Result<()> {
         self.body.norm().forward_into(x, &out.normed)?;
-        self.head.forward_into(&out.normed, &out.logits)
+        let (Some(part), Some(between)) = (&out.part, &out.between) else {
+            return self.head.forward_into(&out.normed, &out.logits);
+        };
+        self.head.forward_into(&out.normed, part)?;
+        self.body.group.gather_columns_into(part, between, &out.logits)
     }
 }
 
@@ -150,6 +172,9 @@ impl Decoder {
 pub(crate) struct Out {
     /// (rows, hidden), in the type that the product takes.
     normed: Tensor,
+    /// A rank's logits, (rows, vocabulary / ranks), and memory of the logits' size for the gathered ones.
+    part: Option<Tensor>,
+    between: Option<Tensor>,
     /// (rows, vocabulary) in f32.
     pub logits: Tensor,
 }

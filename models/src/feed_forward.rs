@@ -27,6 +27,16 @@ impl FeedForward {
         }
     }
 
+    /// The result for `scratch.normed` to `scratch.x`, (rows, hidden): on a rank of a group, a part of each sum.
+    pub fn forward(&self, scratch: &Scratch) -> Result<()> {
+        let Scratch { x, normed, gates, .. } = scratch;
+        match (self, gates) {
+            (Self::Gated(layer), Gates { dense: Some(workspace), .. }) => layer.forward_into(normed, workspace, x),
+            (Self::Experts(layer), Gates { experts: Some(workspace), .. }) => layer.forward_into(normed, workspace, x),
+            _ => bail!("a layer without memory for its gates"),
+        }
+    }
+
     /// Adds what the layer needs of memory, unless another layer has asked for it.
     pub fn reserve(&self, gates: &mut Gates, rows: usize, dtype: DType) -> Result<()> {
         match self {

@@ -6,11 +6,18 @@ use crate::scratch::{Gates, Scratch};
 use crate::weights::{Norm, Source};
 use candle::{bail, DType, Device, Result, Tensor};
 use candle_tilegemm::nn::attention::{self, KvCache, Rope, Settings, Workspace};
+use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm::nn::{MergedLinear, RmsNorm};
 
 /// Attention and a feed-forward part, each with a norm before it and its input added after it.
+///
+/// On one card a product adds its residual. On a rank of a group products give parts of sums; once the group has added these up, the norm after them adds the residual:
+/// then `scratch.x` has the sums of the feed-forward part, and `scratch.between` its residual, until the next layer, or [`Body`](crate::body::Body) after the last.
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
+    group: Group,
+    /// Whether x comes from a layer before.
+    follows: bool,
     attention_norm: RmsNorm,
     qkv: MergedLinear,
     rope: Rope,
@@ -69,6 +76,8 @@ impl Layer {
             false => rope,
         };
         Ok(Self {
+            group: source.group().clone(),
+            follows: layer > 0,
             attention_norm: RmsNorm::new(source.norm(Norm::BeforeAttention(layer))?, eps),
             qkv: source.qkv(layer)?,
             rope,
@@ -88,9 +97,8 @@ impl Layer {
         workspace: &Workspace,
         scratch: &Scratch,
     ) -> Result<()> {
-        let Scratch { normed, qkv, q, seen, .. } = scratch;
-        self.attention_norm.forward_into(x, normed)?;
-        self.qkv.forward_into(normed, qkv)?;
+        let Scratch { qkv, q, seen, .. } = scratch;
+        self.before_attention(x, scratch)?;
         let (rope, settings) = (&self.rope, &self.settings);
         attention::append_decode_into(
             qkv,
@@ -115,10 +123,9 @@ impl Layer {
         workspace: &Workspace,
         scratch: &Scratch,
     ) -> Result<()> {
-        let Scratch { normed, qkv, q, seen, .. } = scratch;
+        let Scratch { qkv, q, seen, .. } = scratch;
         let (tokens, settings) = (prompt.tokens(), &self.settings);
-        self.attention_norm.forward_into(x, normed)?;
-        self.qkv.forward_into(normed, qkv)?;
+        self.before_attention(x, scratch)?;
         attention::append_into(qkv, cache, &prompt.positions()?, Some(prompt.slots()), &self.rope, q)?;
         match wanted {
             Wanted::None => Ok(()),
@@ -141,8 +148,26 @@ impl Layer {
         }
     }
 
+    /// From x to `scratch.qkv`.
+    fn before_attention(&self, x: &Tensor, scratch: &Scratch) -> Result<()> {
+        let Scratch { between, normed, qkv, .. } = scratch;
+        match self.follows && self.group.size() > 1 {
+            true => self.attention_norm.add_into(x, between, x, normed)?,
+            false => self.attention_norm.forward_into(x, normed)?,
+        }
+        self.qkv.forward_into(normed, qkv)
+    }
+
     /// From `scratch.seen` to `scratch.x`; x is the layer's input.
     fn after_attention(&self, x: &Tensor, scratch: &Scratch) -> Result<()> {
+        if self.group.size() > 1 {
+            let Scratch { between, normed, seen, .. } = scratch;
+            self.o.forward_into(&seen.flatten_from(1)?, between)?;
+            self.group.all_reduce(between)?;
+            self.feed_forward_norm.add_into(between, x, between, normed)?;
+            self.feed_forward.forward(scratch)?;
+            return self.group.all_reduce(&scratch.x);
+        }
         let between = if self.o.as_linear().is_some() { &scratch.x } else { &scratch.between };
         self.o.forward_residual_into(&scratch.seen.flatten_from(1)?, x, between)?;
         self.feed_forward_norm.forward_into(between, &scratch.normed)?;

@@ -53,7 +53,7 @@ impl Decoder {
             let count = self.chunk.min(new.len() - first);
             let (scratch, is_last) = (scratch.first(count)?, first + count == new.len());
             let wanted = if is_last { Wanted::Last } else { Wanted::None };
-            self.body.table.rows_into(&list.narrow(0, first, count)?, &scratch.x)?;
+            self.body.embed(&list.narrow(0, first, count)?, &scratch)?;
             self.body.prompt(&scratch.x, &prompt.part(first, count)?, wanted, &cache.store, &scratch)?;
             last = scratch.x.narrow(0, count - 1, 1)?;
         }

@@ -6,6 +6,8 @@ pub(super) mod grouped;
 pub(super) mod into;
 #[cfg(feature = "layers")]
 pub(super) mod layers;
+#[cfg(feature = "nccl")]
+pub(super) mod nccl;
 mod places;
 pub(super) mod quantized;
 

@@ -2,6 +2,7 @@
 
 mod gguf;
 mod json;
+mod ranks;
 
 use candle::{bail, Result};
 use candle_nn::Activation;

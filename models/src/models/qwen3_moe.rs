@@ -8,6 +8,7 @@ use crate::decoder::Decoder;
 use crate::weights::Dense;
 use candle::{Module, Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
+use candle_tilegemm::nn::parallel::Group;
 use serde::Deserialize;
 
 /// A config.json.
@@ -91,7 +92,7 @@ impl Model {
     /// # Errors
     /// Missing weights, and weights of other shapes than the config has.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let body = Body::load(&mut Dense::new(&cfg.into(), vb))?;
+        let body = Body::load(&mut Dense::new(&cfg.into(), &Group::one(), vb))?;
         Ok(Self { body, sequences: Sequences::default() })
     }
 

@@ -9,11 +9,14 @@ use candle_nn::init::{Init, DEFAULT_KAIMING_NORMAL};
 use candle_nn::VarBuilder;
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
 use candle_tilegemm::nn::narrow::{linear_quantized_parts, linear_rounded, ExpertGate, Scheme};
+use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm::nn::{linear_quantized_no_bias, Embedding, GatedMlp, Linear, MergedLinear};
 use candle_tilegemm::nn::{QuantExperts, QuantLinear};
 
 pub(crate) struct Dense<'a> {
+    /// The rank's.
     config: &'a Config,
+    group: &'a Group,
     /// Of the names that start with `model.`.
     vb: VarBuilder<'a>,
     head: VarBuilder<'a>,
@@ -21,8 +24,8 @@ pub(crate) struct Dense<'a> {
 
 impl<'a> Dense<'a> {
     /// Of names that start with `model.` and `lm_head.`.
-    pub fn new(config: &'a Config, vb: VarBuilder<'a>) -> Self {
-        Self { config, vb: vb.pp("model"), head: vb.pp("lm_head") }
+    pub fn new(config: &'a Config, group: &'a Group, vb: VarBuilder<'a>) -> Self {
+        Self { config, group, vb: vb.pp("model"), head: vb.pp("lm_head") }
     }
 
     fn layer(&self, layer: usize) -> VarBuilder<'a> {
@@ -114,7 +117,8 @@ impl Source for Dense<'_> {
 
     fn o(&mut self, layer: usize) -> Result<MergedLinear> {
         let [columns, ..] = self.config.qkv_columns();
-        self.merged(&self.layer(layer).pp("self_attn"), &[("o_proj", self.config.hidden)], columns, self.config.o_bias)
+        let bias = self.config.o_bias && self.group.rank() == 0; // ranks are added up
+        self.merged(&self.layer(layer).pp("self_attn"), &[("o_proj", self.config.hidden)], columns, bias)
     }
 
     fn sinks(&mut self, layer: usize) -> Result<Option<Tensor>> {
@@ -123,10 +127,7 @@ impl Source for Dense<'_> {
         }
         let vb = self.layer(layer).pp("self_attn");
         // As the checkpoint has them, not as the decoder's type would round them.
-        let sinks = vb.get_unchecked_dtype("sinks", DType::F32)?;
-        if sinks.dims() != [self.config.heads] {
-            bail!("{}.sinks: the shape is {:?}; expected [{}]", vb.prefix(), sinks.dims(), self.config.heads);
-        }
+        let sinks = vb.get_with_hints_dtype(self.config.heads, "sinks", Init::Const(0.0), DType::F32)?;
         Ok(Some(sinks.detach()))
     }
 
@@ -142,17 +143,24 @@ impl Source for Dense<'_> {
     }
 
     fn table(&mut self) -> Result<Table> {
-        let shape = (self.config.vocabulary, self.config.hidden);
+        // A rank has columns of all tokens.
+        let columns = self.config.hidden / self.group.size();
         let init = Init::Randn { mean: 0., stdev: 1. };
+        let shape = (self.config.vocabulary, columns);
         let table = self.vb.pp("embed_tokens").get_with_hints(shape, "weight", init)?.detach();
-        Ok(Table::Dense(Embedding::new(table, self.config.hidden)))
+        Ok(Table::Dense(Embedding::new(table, columns)))
     }
 
     fn head(&mut self, table: &Table) -> Result<Head> {
-        if self.config.tied {
+        // A rank has tokens with all columns.
+        let (vocabulary, hidden) = (self.config.vocabulary / self.group.size(), self.config.hidden);
+        if self.config.tied && self.group.size() == 1 {
             return Head::tied(table);
         }
-        let (vocabulary, hidden) = (self.config.vocabulary, self.config.hidden);
+        if self.config.tied {
+            let weight = self.vb.pp("embed_tokens").get((vocabulary, hidden), "weight")?;
+            return Ok(Head::Dense(weight.detach()));
+        }
         if let Quantization::Stored(config) = &self.config.quantization {
             let layer = linear_quantized_no_bias(hidden, vocabulary, config, self.head.clone())?;
             return Ok(match layer.plain_weight() {
@@ -170,5 +178,9 @@ impl Source for Dense<'_> {
 
     fn config(&self) -> &Config {
         self.config
+    }
+
+    fn group(&self) -> &Group {
+        self.group
     }
 }

@@ -10,11 +10,13 @@ use crate::feed_forward::FeedForward;
 use candle::{bail, DType, Device, Result, Shape, Tensor};
 use candle_tilegemm::gguf::Tensors;
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
+use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm::nn::{Embedding, GatedMlp, Linear, MergedLinear, QEmbedding, QLinear, QWeights};
 use std::io::{Read, Seek};
 
 pub(crate) struct Gguf<'a, R> {
     pub config: &'a Config,
+    pub group: &'a Group,
     pub tensors: &'a Tensors,
     pub reader: &'a mut R,
     /// The type of what is not in blocks.
@@ -165,5 +167,9 @@ impl<R: Read + Seek> Source for Gguf<'_, R> {
 
     fn config(&self) -> &Config {
         self.config
+    }
+
+    fn group(&self) -> &Group {
+        self.group
     }
 }

@@ -4,6 +4,7 @@ use super::tokens::{Head, Table};
 use crate::config::Config;
 use crate::feed_forward::FeedForward;
 use candle::{Result, Tensor};
+use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm::nn::MergedLinear;
 
 /// Where a model's weights come from.
@@ -24,8 +25,10 @@ pub(crate) trait Source {
     fn head(&mut self, table: &Table) -> Result<Head>;
     /// What divides the frequencies of rotations, if there is such a list.
     fn rope_factors(&mut self) -> Result<Option<Vec<f32>>>;
-    /// What the model is.
+    /// What the model is: on a rank of a group, its part.
     fn config(&self) -> &Config;
+    /// The rank that the weights are for.
+    fn group(&self) -> &Group;
 }
 
 /// A norm of the model.

@@ -229,6 +229,15 @@ fn entry(name: &str, dtype: &'static str, shape: &[usize], bytes: Vec<u8>) -> En
     (name.into(), dtype, shape.to_vec(), bytes)
 }
 
+/// A safetensors file of tensors in f32.
+pub fn file_of(tensors: &HashMap<String, Tensor>) -> Result<Vec<u8>> {
+    let entry = |(name, tensor): (&String, &Tensor)| -> Result<Entry> {
+        let bytes = tensor.flatten_all()?.to_vec1::<f32>()?.into_iter().flat_map(f32::to_le_bytes).collect();
+        Ok((name.clone(), "F32", tensor.dims().to_vec(), bytes))
+    };
+    Ok(file(&tensors.iter().map(entry).collect::<Result<Vec<_>>>()?))
+}
+
 /// A safetensors file.
 fn file(tensors: &[Entry]) -> Vec<u8> {
     let (mut header, mut data) = (vec![], vec![]);

@@ -21,6 +21,7 @@ pub mod moe;
 pub mod narrow;
 mod next;
 mod norm;
+pub mod parallel;
 mod qembedding;
 mod qkv;
 mod qlinear;

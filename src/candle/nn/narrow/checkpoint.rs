@@ -1,9 +1,11 @@
 //! Checkpoints with types that candle does not load.
 
+use crate::candle::nn::parallel::Group;
 use ::candle::safetensors::{BufferedSafetensors, Load, MmapedSafetensors};
 use ::candle::{bail, DType, Device, Error, Result, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
+use std::ops::Range;
 
 /// Safetensors files for a `VarBuilder`, as candle has them, with two differences: tensors in I8 and F8_E5M2, which candle refuses, are there as bytes (U8), and a
 /// tensor is not cast where that would lose or mistake numbers: to F8_E4M3 or bytes from another type, and between integers and floating point.
@@ -19,7 +21,10 @@ use candle_nn::{Init, VarBuilder};
 /// assert_eq!(vb.get_unchecked_dtype("weight", DType::U8)?.to_vec1::<u8>()?, [255, 1]);
 /// # Ok::<(), candle::Error>(())
 /// ```
-pub struct Checkpoint(Files);
+pub struct Checkpoint {
+    files: Files,
+    group: Group,
+}
 
 enum Files {
     Mapped(MmapedSafetensors),
@@ -28,46 +33,72 @@ enum Files {
 
 impl From<MmapedSafetensors> for Checkpoint {
     fn from(files: MmapedSafetensors) -> Self {
-        Self(Files::Mapped(files))
+        Self { files: Files::Mapped(files), group: Group::one() }
     }
 }
 
 impl From<BufferedSafetensors> for Checkpoint {
     fn from(file: BufferedSafetensors) -> Self {
-        Self(Files::Buffered(file))
+        Self { files: Files::Buffered(file), group: Group::one() }
     }
 }
 
 impl Checkpoint {
+    /// The files for a rank of a group. A tensor that is asked for in a shape which is the file's but for one dimension, there as many times as long as the group has
+    /// ranks, is the rank's part of it: no rank reads the others' parts. A tensor in the file's own shape is whole on every rank.
+    ///
+    /// ```
+    /// use candle::safetensors::BufferedSafetensors;
+    /// use candle::{DType, Device};
+    /// use candle_tilegemm::nn::narrow::Checkpoint;
+    /// use candle_tilegemm::nn::parallel::Group;
+    /// use std::time::Duration;
+    ///
+    /// let header = br#"{"weight":{"dtype":"U8","shape":[2,4],"data_offsets":[0,8]}}"#;
+    /// let file = [&(header.len() as u64).to_le_bytes()[..], header, &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
+    /// let group = &Group::threads(2, Duration::from_secs(1))?[1];
+    /// let vb = Checkpoint::from(BufferedSafetensors::new(file)?).of_rank(group).var_builder(DType::U8, &Device::Cpu);
+    /// assert_eq!(vb.get((1, 4), "weight")?.to_vec2::<u8>()?, [[5, 6, 7, 8]]);
+    /// assert_eq!(vb.get((2, 2), "weight")?.to_vec2::<u8>()?, [[3, 4], [7, 8]]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    pub fn of_rank(self, group: &Group) -> Self {
+        Self { group: group.clone(), ..self }
+    }
+
     /// A builder of the files' tensors.
     pub fn var_builder(self, dtype: DType, device: &Device) -> VarBuilder<'static> {
         VarBuilder::from_backend(Box::new(self), dtype, device.clone())
     }
-}
 
-impl SimpleBackend for Checkpoint {
-    fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
-        let tensor = self.get_unchecked(name, dtype, device)?;
-        if tensor.shape() != &shape {
-            let (msg, got) = (format!("shape mismatch for {name}"), tensor.shape().clone());
-            return Err(Error::UnexpectedShape { msg, expected: shape, got }.bt());
-        }
-        Ok(tensor)
-    }
-
-    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
-        let view = match &self.0 {
+    /// A tensor as it is stored, and how the file names its type: the rank's part where `shape` is a part's.
+    fn stored(&self, name: &str, shape: Option<&[usize]>, device: &Device) -> Result<(Tensor, String)> {
+        let view = match &self.files {
             Files::Mapped(files) => files.get(name)?,
             Files::Buffered(file) => file.get(name)?,
         };
-        let stored = format!("{:?}", view.dtype());
-        if ["I8", "F8_E5M2"].contains(&stored.as_str()) {
-            if dtype != DType::U8 {
-                bail!("{name} is stored in {stored}, which candle has as bytes only; expected it to be read as U8, not as {dtype:?}");
+        let (stored, dims) = (format!("{:?}", view.dtype()), view.shape());
+        let bytes_alone = ["I8", "F8_E5M2"].contains(&stored.as_str());
+        let dimension = shape.and_then(|shape| cut(dims, shape, self.group.size()));
+        let tensor = match (dimension, shape) {
+            (Some(dimension), Some(shape)) => {
+                let dtype = if bytes_alone { DType::U8 } else { view.dtype().try_into()? };
+                let Some(part) = part(view.data(), dims, dimension, self.group.part(name, dims[dimension])?) else {
+                    bail!("{name}: a part of {shape:?} of {dims:?} in {stored} has no whole bytes");
+                };
+                Tensor::from_raw_buffer(&part, dtype, shape, device)?
             }
-            return Tensor::from_slice(view.data(), view.shape(), device);
+            _ if bytes_alone => Tensor::from_slice(view.data(), dims, device)?,
+            _ => view.load(device)?,
+        };
+        Ok((tensor, stored))
+    }
+
+    fn read(&self, name: &str, shape: Option<&[usize]>, dtype: DType, device: &Device) -> Result<Tensor> {
+        let (tensor, stored) = self.stored(name, shape, device)?;
+        if ["I8", "F8_E5M2"].contains(&stored.as_str()) && dtype != DType::U8 {
+            bail!("{name} is stored in {stored}, which candle has as bytes only; expected it to be read as U8, not as {dtype:?}");
         }
-        let tensor = view.load(device)?;
         let is_opaque = [DType::F4, DType::F8E8M0].contains(&tensor.dtype());
         let is_exact = match dtype {
             _ if tensor.dtype() == dtype || is_opaque => true, // candle casts none of the opaque types
@@ -79,9 +110,47 @@ impl SimpleBackend for Checkpoint {
         }
         tensor.to_dtype(dtype)
     }
+}
+
+/// The one dimension in which `dims` are as many times as long as `shape` as there are ranks, where all others are the same.
+fn cut(dims: &[usize], shape: &[usize], ranks: usize) -> Option<usize> {
+    if ranks == 1 || dims.len() != shape.len() {
+        return None;
+    }
+    let mut others = (0..dims.len()).filter(|i| dims[*i] != shape[*i]);
+    let dimension = others.next()?;
+    (others.next().is_none() && dims[dimension] == ranks * shape[dimension]).then_some(dimension)
+}
+
+/// The bytes of a range of a dimension; none where numbers have no whole bytes.
+fn part(data: &[u8], dims: &[usize], dimension: usize, range: Range<usize>) -> Option<Vec<u8>> {
+    let (outer, size) = (dims[..dimension].iter().product::<usize>(), dims[dimension]);
+    if outer * size == 0 {
+        return Some(vec![]);
+    }
+    let line = data.len() / (outer * size);
+    (line * outer * size == data.len()).then(|| {
+        let lines = data.chunks_exact(line * size);
+        lines.flat_map(|lines| &lines[range.start * line..range.end * line]).copied().collect()
+    })
+}
+
+impl SimpleBackend for Checkpoint {
+    fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
+        let tensor = self.read(name, Some(shape.dims()), dtype, device)?;
+        if tensor.shape() != &shape {
+            let (msg, got) = (format!("shape mismatch for {name}"), tensor.shape().clone());
+            return Err(Error::UnexpectedShape { msg, expected: shape, got }.bt());
+        }
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
+        self.read(name, None, dtype, device)
+    }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        match &self.0 {
+        match &self.files {
             Files::Mapped(files) => files.get(name).is_ok(),
             Files::Buffered(file) => file.get(name).is_ok(),
         }

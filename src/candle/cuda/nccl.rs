@@ -1,0 +1,92 @@
+//! Ranks that are GPUs, which NCCL joins.
+
+use super::places::{with, Use};
+use ::candle::cuda_backend::cudarc::nccl::{result, sys};
+use ::candle::{CudaDevice, DType, Error, Result, Tensor};
+use std::ffi::c_char;
+
+/// What the ranks of one group have in common: one of them makes it, and the others get its bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Id(sys::ncclUniqueId);
+
+impl Id {
+    /// The id of a new group. The process that makes it has to live until all ranks have joined.
+    ///
+    /// # Errors
+    /// NCCL's errors.
+    pub fn new() -> Result<Self> {
+        Ok(Self(result::get_uniqueid().map_err(failed)?))
+    }
+
+    /// The bytes, for other processes.
+    pub fn to_bytes(self) -> [u8; 128] {
+        self.0.internal.map(|byte| byte as u8)
+    }
+
+    /// The id with these bytes.
+    pub fn from_bytes(bytes: [u8; 128]) -> Self {
+        Self(sys::ncclUniqueId { internal: bytes.map(|byte| byte as c_char) })
+    }
+}
+
+/// A rank.
+#[derive(Debug)]
+pub(in crate::candle) struct Cards {
+    pub rank: usize,
+    pub size: usize,
+    communicator: sys::ncclComm_t,
+}
+
+// SAFETY: NCCL takes calls of any thread, one at a time; a group's calls are in one order.
+unsafe impl Send for Cards {}
+// SAFETY: as above.
+unsafe impl Sync for Cards {}
+
+impl Cards {
+    pub fn join(device: &CudaDevice, rank: usize, size: usize, Id(id): Id) -> Result<Self> {
+        device.cuda_stream().context().bind_to_thread().map_err(Error::wrap)?;
+        let mut communicator = std::ptr::null_mut();
+        // SAFETY: the device is the thread's; the communicator is written.
+        unsafe { result::comm_init_rank(&mut communicator, size as i32, id, rank as i32) }.map_err(failed)?;
+        Ok(Self { rank, size, communicator })
+    }
+
+    pub fn all_reduce(&self, device: &CudaDevice, x: &Tensor) -> Result<()> {
+        let (count, format, sum) = (x.elem_count(), format(x.dtype()), sys::ncclRedOp_t::ncclSum);
+        with(device, [Use::Write(Some(x))], |[x], stream| {
+            // SAFETY: the tensor has so many numbers, and its storage is held.
+            unsafe { result::all_reduce(x, x, count, format, sum, self.communicator, stream.cast()) }
+                .map_err(failed)?;
+            Ok::<(), Error>(())
+        })
+    }
+
+    pub fn all_gather(&self, device: &CudaDevice, part: &Tensor, all: &Tensor) -> Result<()> {
+        let (count, format) = (part.elem_count(), format(part.dtype()));
+        with(device, [Use::Read(Some(part)), Use::Write(Some(all))], |[part, all], stream| {
+            // SAFETY: the result has as many numbers for each rank as the part has, and their storage is held.
+            unsafe { result::all_gather(part, all, count, format, self.communicator, stream.cast()) }
+                .map_err(failed)?;
+            Ok::<(), Error>(())
+        })
+    }
+}
+
+impl Drop for Cards {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has it. An error leaves memory behind, and nothing can be done about it.
+        let _ = unsafe { result::comm_destroy(self.communicator) };
+    }
+}
+
+fn format(dtype: DType) -> sys::ncclDataType_t {
+    match dtype {
+        DType::F16 => sys::ncclDataType_t::ncclFloat16,
+        DType::BF16 => sys::ncclDataType_t::ncclBfloat16,
+        _ => sys::ncclDataType_t::ncclFloat32,
+    }
+}
+
+fn failed(error: result::NcclError) -> Error {
+    Error::msg(format!("NCCL: {:?}; NCCL_DEBUG=WARN says more", error.0))
+}
