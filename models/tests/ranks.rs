@@ -1,6 +1,9 @@
 //! Decoders that several ranks compute, as threads on the CPU, against the same decoders whole.
 
 mod common;
+#[path = "../examples/generate/ranks.rs"]
+#[allow(dead_code)] // the example starts GPUs, too
+mod threads;
 
 use candle::safetensors::BufferedSafetensors;
 use candle::{bail, DType, Device, Result, Tensor};
@@ -160,4 +163,37 @@ fn a_rank_that_fails_ends_the_others() -> Result<()> {
     }
     assert!(began.elapsed() < Duration::from_secs(30));
     Ok(())
+}
+
+/// What `generate --cards` says of threads: the error of the first rank that fails, of a rank that panics, and of one that hangs.
+#[test]
+fn the_end_of_a_rank_ends_the_program() {
+    let end = |of_rank_1: fn() -> anyhow::Result<()>| {
+        let ranks = threads::threads(3, Duration::from_secs(3)).unwrap();
+        let began = Instant::now();
+        let work = move |rank: &threads::Rank| {
+            let x = Tensor::zeros(4, DType::F32, &rank.device)?;
+            rank.beat();
+            for step in 0..8 {
+                if rank.group.rank() == 1 && step == 5 {
+                    of_rank_1()?;
+                }
+                rank.beat();
+                rank.group.all_reduce(&x)?;
+                rank.beat();
+            }
+            Ok(())
+        };
+        let result = threads::run(ranks, Duration::from_secs(3), work).map_err(|error| error.to_string());
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        result
+    };
+    assert_eq!(end(|| Ok(())), Ok(()));
+    assert_eq!(end(|| anyhow::bail!("out of luck")), Err("rank 1: out of luck".to_string()));
+    assert_eq!(end(|| panic!("out of luck")), Err("rank 1 panicked".to_string()));
+    let hangs = end(|| {
+        std::thread::sleep(Duration::from_secs(30));
+        Ok(())
+    });
+    assert_eq!(hangs, Err("rank 1: silent for 3s".to_string()));
 }

@@ -14,6 +14,7 @@ mod into;
 mod layers;
 mod models;
 mod narrow;
+mod parallel;
 mod qlinear;
 mod rounding;
 mod slopes;

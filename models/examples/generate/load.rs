@@ -7,6 +7,7 @@ use candle::safetensors::MmapedSafetensors;
 use candle::{DType, Device};
 use candle_tilegemm::gguf::GgufFile;
 use candle_tilegemm::nn::narrow::{Checkpoint, Quantizer};
+use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm::nn::QuantizationConfig;
 use candle_tilegemm_models::{Config, Decoder, Quantization};
 use std::fs::File;
@@ -26,13 +27,16 @@ pub fn model(
     quantize: Option<Quantizer>,
     wide_activations: bool,
     dtype: DType,
+    group: &Group,
     device: &Device,
 ) -> Result<Model> {
     if path.is_dir() {
         let change = |config: Config| if wide_activations { config.with_wide_activations() } else { config };
-        folder(path, quantize, change, dtype, device)
+        folder(path, quantize, change, dtype, group, device)
     } else if quantize.is_some() {
         bail!("{}: the weights of a GGUF file stay as they are; --quantize is for a folder", path.display())
+    } else if group.size() > 1 {
+        bail!("{}: the weights of a GGUF file are not split; --cards is for a folder", path.display())
     } else {
         gguf(path, dtype, device).with_context(|| path.display().to_string())
     }
@@ -55,6 +59,7 @@ fn folder(
     quantize: Option<Quantizer>,
     change: impl FnOnce(Config) -> Config,
     dtype: DType,
+    group: &Group,
     device: &Device,
 ) -> Result<Model> {
     let read = |name: &str| {
@@ -90,6 +95,6 @@ fn folder(
     }
     // SAFETY: nobody changes the files while they are mapped.
     let files = unsafe { MmapedSafetensors::multi(&files)? };
-    let vb = Checkpoint::from(files).var_builder(dtype, device);
-    Ok(Model { decoder: Decoder::load(&config, vb)?, tokenizer, template })
+    let vb = Checkpoint::from(files).of_rank(group).var_builder(dtype, device);
+    Ok(Model { decoder: Decoder::load_rank(&config, group, vb)?, tokenizer, template })
 }

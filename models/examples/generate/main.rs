@@ -6,10 +6,12 @@
 //!   --chat --prompt "What is a matrix?"
 //! cargo run -p candle-tilegemm-models --example generate --features cuda,sm90,gguf,layers -- MODEL --sequences 8 --temperature 0.8
 //! cargo run -p candle-tilegemm-models --example generate --features cuda,sm90,layers,narrow -- FOLDER --quantize int4
+//! cargo run -p candle-tilegemm-models --example generate --features cuda,sm90,layers,nccl -- FOLDER --cards 2
 //! ```
 
 mod chat;
 mod load;
+mod ranks;
 mod tokenizer;
 
 use anyhow::{Context, Result};
@@ -18,10 +20,11 @@ use candle_tilegemm::nn::narrow::{Granularity, Quantizer};
 use candle_tilegemm::nn::Sampling;
 use candle_tilegemm_models::{Cache, Sampler};
 use clap::{Parser, ValueEnum};
+use ranks::Rank;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Goes on with a text, or answers it.
 #[derive(Parser)]
@@ -52,6 +55,12 @@ struct Args {
     /// auto: the GPU where there is one, else the CPU
     #[arg(long, value_enum, default_value = "auto")]
     device: DeviceChoice,
+    /// GPUs that compute the model together; with --device cpu, threads
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    cards: u8,
+    /// Seconds without a token after which one of several cards counts as hanging
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: u32,
     /// fp8: keys and values in 8 bits with a scale for each head and position; else in the type of what is not in blocks
     #[arg(long, value_enum)]
     cache: Option<CacheChoice>,
@@ -103,7 +112,7 @@ enum DeviceChoice {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    match run(Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -112,28 +121,45 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<()> {
+fn run(args: Args) -> Result<()> {
+    let (count, timeout) = (args.cards as usize, Duration::from_secs(args.timeout.into()));
     let device = match args.device {
-        DeviceChoice::Auto => Device::cuda_if_available(0)?,
-        DeviceChoice::Cpu => Device::Cpu,
+        _ if count > 1 => None,
+        DeviceChoice::Auto => Some(Device::cuda_if_available(0)?),
+        DeviceChoice::Cpu => Some(Device::Cpu),
         DeviceChoice::Cuda => {
-            Device::new_cuda(0).context("no GPU; take --device cpu, or build with the feature cuda")?
+            Some(Device::new_cuda(0).context("no GPU; take --device cpu, or build with the feature cuda")?)
         }
     };
+    let ranks = match (device, args.device) {
+        (Some(device), _) => return generate(&args, &Rank::alone(device)),
+        (None, DeviceChoice::Cpu) => ranks::threads(count, timeout)?,
+        (None, _) => ranks::cards(count)?,
+    };
+    ranks::run(ranks, timeout, move |rank| generate(&args, rank))
+}
+
+/// Loads the model, and writes what it says; of several ranks the first does.
+fn generate(args: &Args, rank: &Rank) -> Result<()> {
+    let Rank { group, device, .. } = rank;
+    let speaks = group.rank() == 0;
     let dtype = args.dtype.unwrap_or(if device.is_cpu() { DType::F32 } else { DType::BF16 });
     let began = Instant::now();
     let load::Model { decoder, tokenizer, template } =
-        load::model(&args.model, args.quantize.map(Quantize::to), args.wide_activations, dtype, &device)?;
-    candle_tilegemm::prepare(&device)?;
+        load::model(&args.model, args.quantize.map(Quantize::to), args.wide_activations, dtype, group, device)?;
+    candle_tilegemm::prepare(device)?;
+    rank.beat();
     let config = decoder.config();
-    eprintln!(
-        "{} layers of {}, vocabulary {}, on {:?}, loaded in {:.1} s",
-        config.layers,
-        config.hidden,
-        config.vocabulary,
-        device.location(),
-        began.elapsed().as_secs_f64()
-    );
+    speaks.then(|| {
+        eprintln!(
+            "{} layers of {}, vocabulary {}, on {:?}, loaded in {:.1} s",
+            config.layers,
+            config.hidden,
+            config.vocabulary,
+            device.location(),
+            began.elapsed().as_secs_f64()
+        )
+    });
 
     let text = if args.chat { chat::first_turn(&args.prompt, template.as_deref())? } else { args.prompt.clone() };
     let encoding = tokenizer.encode(text, !args.chat).map_err(|error| anyhow::anyhow!("the prompt: {error}"))?;
@@ -148,26 +174,32 @@ fn run(args: &Args) -> Result<()> {
     let began = Instant::now();
     for slot in 0..sequences {
         decoder.prefill(slot, prompt, &mut cache)?;
+        rank.beat();
     }
     let sampling = Sampling::new(args.temperature, args.seed).with(|sampling| sampling.top_p = args.top_p);
     let mut step = decoder.step(&mut cache, Sampler::same(sampling))?;
     let (mut stream, mut first, mut count) = (tokenizer.decode_stream(true), None, 0);
     let mut stdout = std::io::stdout();
     for _ in 0..args.tokens.min((config.max_positions - prompt.len()) as u32) {
+        rank.beat();
         let tokens = step.next()?;
+        rank.beat();
         if tokens.iter().all(Option::is_none) {
             break;
         }
         first.get_or_insert_with(Instant::now);
         count += tokens.iter().flatten().count();
-        if let ([Some(token)], 1) = (&tokens[..], sequences) {
+        if let ([Some(token)], 1, true) = (&tokens[..], sequences, speaks) {
             let part = stream.step(*token).map_err(|error| anyhow::anyhow!("token {token}: {error}"))?;
             stdout.write_all(part.unwrap_or_default().as_bytes())?;
             stdout.flush()?;
         }
     }
-    println!();
     let first = first.context("the model chose no token")?;
+    if !speaks {
+        return Ok(());
+    }
+    println!();
     if sequences > 1 {
         for slot in 0..sequences {
             let tokens = &cache.tokens(slot)?[prompt.len()..];

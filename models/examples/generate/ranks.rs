@@ -1,0 +1,138 @@
+//! The ranks of a model, as threads of this process.
+
+use anyhow::{bail, Result};
+use candle::Device;
+use candle_tilegemm::nn::parallel::Group;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
+
+/// From one look at the ranks to the next.
+const LOOK: Duration = Duration::from_millis(20);
+/// What the other ranks have to end in once one has failed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A rank at work.
+pub struct Rank {
+    pub group: Group,
+    pub device: Device,
+    /// How far it has come since its weights were loaded; 0 before.
+    beats: Arc<AtomicU64>,
+}
+
+impl Rank {
+    /// The rank of a model that is whole.
+    pub fn alone(device: Device) -> Self {
+        Self { group: Group::one(), device, beats: Arc::default() }
+    }
+
+    /// Says that the rank has come further.
+    pub fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// How a thread makes its rank.
+pub type Join = Box<dyn FnOnce() -> candle::Result<(Group, Device)> + Send>;
+
+/// Ranks on the CPU.
+pub fn threads(count: usize, timeout: Duration) -> Result<Vec<Join>> {
+    // The look at the beats comes first, and names the rank.
+    let groups = Group::threads(count, 2 * timeout)?;
+    Ok(groups.into_iter().map(|group| Box::new(move || Ok((group, Device::Cpu))) as Join).collect())
+}
+
+/// Ranks on as many GPUs, from the first on.
+#[cfg(feature = "nccl")]
+pub fn cards(count: usize) -> Result<Vec<Join>> {
+    let id = candle_tilegemm::nn::parallel::Id::new()?;
+    let join = |rank: usize| -> Join {
+        Box::new(move || {
+            let device = Device::new_cuda(rank)?;
+            Ok((Group::cards(&device, rank, count, id)?, device))
+        })
+    };
+    Ok((0..count).map(join).collect())
+}
+
+#[cfg(not(feature = "nccl"))]
+pub fn cards(count: usize) -> Result<Vec<Join>> {
+    bail!("--cards {count}: this build has no NCCL; build with the feature nccl, or take --device cpu")
+}
+
+/// Runs the work of all ranks, and returns once all are done. The first rank that fails, or has not come further for `timeout` although it has loaded its weights, ends
+/// the call with its error: the caller ends the process, and with it what other ranks wait for.
+pub fn run(
+    ranks: Vec<Join>,
+    timeout: Duration,
+    work: impl Fn(&Rank) -> Result<()> + Send + Sync + 'static,
+) -> Result<()> {
+    let (work, failure) = (Arc::new(work), Arc::new(Mutex::new(None)));
+    let mut running: Vec<_> = ranks
+        .into_iter()
+        .enumerate()
+        .map(|(rank, join)| {
+            let beats = Arc::new(AtomicU64::new(0));
+            let (work, failure, of_rank) = (work.clone(), failure.clone(), beats.clone());
+            let thread = spawn(move || {
+                let fail = |error: anyhow::Error| {
+                    let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                    failure.get_or_insert((rank, format!("{error:#}")));
+                };
+                match join() {
+                    // The rank ends after that: the others, which fail by it, come later.
+                    Ok((group, device)) => work(&Rank { group, device, beats: of_rank }).unwrap_or_else(fail),
+                    Err(error) => fail(error.into()),
+                }
+            });
+            Running { rank, thread, beats, seen: (0, Instant::now()) }
+        })
+        .collect();
+    let mut failed: Option<Instant> = None;
+    loop {
+        sleep(LOOK);
+        let (ended, goes_on): (Vec<_>, Vec<_>) = running.into_iter().partition(|running| running.thread.is_finished());
+        running = goes_on;
+        for Running { rank, thread, .. } in ended {
+            if thread.join().is_err() {
+                bail!("rank {rank} panicked");
+            }
+        }
+        let of_rank = failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((rank, error)) = of_rank {
+            if running.is_empty() || failed.get_or_insert_with(Instant::now).elapsed() > GRACE {
+                bail!("rank {rank}: {error}");
+            }
+            continue;
+        }
+        if running.is_empty() {
+            return Ok(());
+        }
+        running.iter_mut().for_each(Running::look);
+        // Others wait for those that have come least far.
+        let least = running.iter().map(|running| running.seen.0).min().filter(|beats| *beats > 0);
+        let last: Vec<&Running> = running.iter().filter(|running| Some(running.seen.0) == least).collect();
+        if !last.is_empty() && last.iter().all(|running| running.seen.1.elapsed() > timeout) {
+            let ranks: Vec<String> = last.iter().map(|running| running.rank.to_string()).collect();
+            bail!("rank {}: silent for {timeout:?}", ranks.join(", "));
+        }
+    }
+}
+
+struct Running {
+    rank: usize,
+    thread: std::thread::JoinHandle<()>,
+    beats: Arc<AtomicU64>,
+    /// The last number of beats, and when it came.
+    seen: (u64, Instant),
+}
+
+impl Running {
+    fn look(&mut self) {
+        let beats = self.beats.load(Ordering::Relaxed);
+        if beats != self.seen.0 {
+            self.seen = (beats, Instant::now());
+        }
+    }
+}
