@@ -87,6 +87,9 @@ pub struct Args {
     /// Sequences of a step of --decoder
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 8, 32], value_parser = clap::value_parser!(u32).range(1..=64))]
     pub sequences: Vec<u32>,
+    /// Cards that compute our arms of --decoder together, from the first on; on the CPU threads
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub cards: u8,
     /// The type of keys and values of our arms of --decoder; else the decoder's
     #[arg(long, value_name = "TYPE", value_parser = words::names(["fp8"]))]
     pub cache: Option<String>,
@@ -129,13 +132,14 @@ impl Args {
 }
 
 /// Sizes of --decoder.
-pub const DECODERS: [&str; 17] = [
+pub const DECODERS: [&str; 18] = [
     "llama3-8b",
     "llama3-8b-q4_k_m",
     "llama3-8b-fp8",
     "llama3-8b-fp8-dynamic",
     "llama3-8b-w4a16",
     "llama3-1b",
+    "llama3-70b",
     "qwen3-30b-a3b",
     "qwen3-30b-a3b-fp8",
     "gpt-oss-20b",

@@ -12,7 +12,7 @@ const TASKS: [(&str, &str, &[&str]); 5] = [
     (
         "decoder",
         "runs a decoder",
-        &["arms", "budget", "json", "prefill", "context", "sequences", "cache", "decode", "runs"],
+        &["arms", "budget", "json", "prefill", "context", "sequences", "cards", "cache", "decode", "runs"],
     ),
     ("ladder", "has products and arms of its own", &["pause", "json"]),
 ];

@@ -5,6 +5,7 @@ use super::super::footprint::{out_of_memory, tokens, GIB, RESERVE, STOPPED};
 use super::super::models::Interposed;
 use super::super::samples::Samples;
 use super::ours::Ours;
+use super::ranks::Ranks;
 use super::record::{Agreement, DecoderReport, Limits, Start, Timed, CAPTURED, EAGER, FAILED, OURS, SCHEMA, STOCK};
 use super::roof;
 use super::size::{Size, Weights};
@@ -36,6 +37,8 @@ pub struct Options<'a> {
     pub prefill: Vec<usize>,
     pub contexts: Vec<usize>,
     pub sequences: Vec<usize>,
+    /// Cards that compute the model together.
+    pub cards: usize,
     /// Whether keys and values of ours are in fp8.
     pub fp8_cache: bool,
     /// Steps of a run.
@@ -61,7 +64,8 @@ pub fn run(options: &Options, device: &Device, gpu: &str) -> Result<DecoderRepor
             if options.fp8_cache { ", keys and values of ours in fp8" } else { "" }
         ),
         weights_gb: roof::step_bytes(&size, 1, dtype(device).size_in_bytes() as f64) / 1e9,
-        limits: options.limits,
+        cards: options.cards,
+        limits: options.limits.map(|limits| limits.of_cards(options.cards)),
         starts: BTreeMap::new(),
         prefill: vec![],
         decode: vec![],
@@ -106,8 +110,12 @@ impl Bench<'_> {
         let fp8_cache = self.options.fp8_cache;
         if !ours.is_empty() {
             self.until = self.options.budget.map(|all| if stock { all.mul_f64(SHARE_OF_OURS) } else { all });
+            let cards = self.options.cards;
             self.arm(OURS, &ours, self.size.positions, |size, device| {
-                Ok(Box::new(Ours::load(size, fp8_cache, device)?))
+                Ok(match cards {
+                    1 => Box::new(Ours::load(size, fp8_cache, device)?),
+                    _ => Box::new(Ranks::load(size, fp8_cache, cards, device)?),
+                })
             })?;
         }
         if stock {
@@ -130,6 +138,10 @@ impl Bench<'_> {
             self.leave_out(STOCK, "candle-transformers reads no such weights");
             return Ok(());
         }
+        if self.options.cards > 1 {
+            self.leave_out(STOCK, "candle-transformers' model runs on one card");
+            return Ok(());
+        }
         let has_experts = self.size.experts.is_some();
         if cfg!(feature = "interpose-kernels") && (has_experts || self.size.weights != Weights::Dense) {
             self.leave_out(STOCK, "this build has our kernels in candle's place; build it without interpose-kernels");
@@ -149,7 +161,7 @@ impl Bench<'_> {
         longest: usize,
         load: impl Fn(&Size, &Device) -> Result<Box<dyn Subject>>,
     ) -> Result {
-        let need = roof::bytes(&self.size, dtype(self.device).size_in_bytes() as f64);
+        let need = roof::bytes(&self.size, dtype(self.device).size_in_bytes() as f64) / self.options.cards as f64;
         if let Some(reason) = self.refused(0.0, need)? {
             self.leave_out(name, &reason);
             return Ok(());
@@ -211,7 +223,7 @@ impl Bench<'_> {
                         self.logits.insert(name, logits);
                     }
                     let roof_ms =
-                        self.options.limits.map(|limits| limits.prefill_ms(&self.size, length, self.of_cache()));
+                        self.report.limits.map(|limits| limits.prefill_ms(&self.size, length, self.of_cache()));
                     let row = self.report.prefill_of(length);
                     row.roof_ms = roof_ms;
                     row.arms.insert(name.into(), timed(&samples, length));
@@ -267,7 +279,7 @@ impl Bench<'_> {
                             step_s = step_s.max(samples.median());
                             let of_cache = self.of_cache();
                             let step_ms = |limits: Limits| limits.step_ms(&self.size, context, sequences, of_cache);
-                            let roof_ms = self.options.limits.map(step_ms);
+                            let roof_ms = self.report.limits.map(step_ms);
                             let row = self.report.decode_of([context, sequences]);
                             row.roof_ms = roof_ms;
                             row.arms.insert(arm.to_string(), timed(&samples, sequences));

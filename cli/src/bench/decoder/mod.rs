@@ -14,6 +14,8 @@ mod narrow;
 mod ours;
 #[cfg(feature = "models")]
 mod pool;
+#[cfg(feature = "models")]
+mod ranks;
 mod read;
 #[cfg_attr(not(feature = "models"), allow(dead_code))] // without it, records are only read
 mod record;

@@ -8,6 +8,7 @@ use super::size::{Size, Weights};
 use super::subject::{dtype, Subject};
 use candle::{bail, DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
+use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm_models::{Cache, Decoder, Sampler};
 use std::time::Instant;
 
@@ -26,11 +27,19 @@ pub struct Ours {
 
 impl Ours {
     pub fn load(size: &Size, fp8_cache: bool, device: &Device) -> Result<Self> {
+        Self::load_rank(size, fp8_cache, &Group::one(), device)
+    }
+
+    /// A rank's part.
+    pub fn load_rank(size: &Size, fp8_cache: bool, group: &Group, device: &Device) -> Result<Self> {
         let decoder = match size.weights {
             Weights::Dense => {
                 let pool = Pool::new(dtype(device), device)?;
                 let builder = VarBuilder::from_backend(Box::new(pool), dtype(device), device.clone());
-                Decoder::load(&size.config()?, builder)?
+                Decoder::load_rank(&size.config()?, group, builder)?
+            }
+            _ if group.size() > 1 => {
+                bail!("--cards has decoders with dense weights; {} has others", size.format(false))
             }
             Weights::Narrow(format) => {
                 let checkpoint = Checkpoint::new(size, format, Pool::new(dtype(device), device)?);
@@ -101,11 +110,28 @@ impl Subject for Ours {
     }
 
     fn decode(&mut self, arm: &str, warm_up: usize, steps: usize) -> Result<(f64, Vec<u32>)> {
+        set_graphs(arm);
+        self.steps(arm, warm_up, steps)
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        (self.prompt, self.filled) = (None, None);
+        self.decoder.device().synchronize()
+    }
+}
+
+/// Makes steps those of an arm, in the whole process.
+pub fn set_graphs(arm: &str) {
+    std::env::set_var(GRAPHS, if arm == CAPTURED { "on" } else { "off" });
+}
+
+impl Ours {
+    /// [`decode`](Subject::decode), once [`set_graphs`] has made steps the arm's.
+    pub fn steps(&mut self, arm: &str, warm_up: usize, steps: usize) -> Result<(f64, Vec<u32>)> {
         let Some((cache, context)) = &mut self.filled else { bail!("there are no sequences") };
         for slot in 0..cache.sequences() {
             cache.truncate(slot, *context)?;
         }
-        std::env::set_var(GRAPHS, if arm == CAPTURED { "on" } else { "off" });
         let mut step = self.decoder.step(cache, Sampler::greedy())?;
         let mut tokens = vec![];
         let mut next = || -> Result<()> {
@@ -125,10 +151,5 @@ impl Subject for Ours {
             bail!("{graphs} graphs of a step; expected {expected}");
         }
         Ok((seconds, tokens))
-    }
-
-    fn clear(&mut self) -> Result<()> {
-        (self.prompt, self.filled) = (None, None);
-        self.decoder.device().synchronize()
     }
 }

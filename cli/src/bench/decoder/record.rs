@@ -29,7 +29,10 @@ pub struct DecoderReport {
     pub weights: String,
     /// GB of weights that a step of one sequence reads.
     pub weights_gb: f64,
-    /// The card's limits; absent on the CPU.
+    /// Cards that computed ours together.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub cards: usize,
+    /// The limits of all cards together; absent on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
     /// The start of each arm, by name: `stock`, `ours`.
@@ -45,6 +48,14 @@ pub struct DecoderReport {
     /// What was not measured, with the reason.
     #[serde(default)]
     pub left_out: BTreeMap<String, String>,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn is_one(cards: &usize) -> bool {
+    *cards == 1
 }
 
 /// Measured in the same run.

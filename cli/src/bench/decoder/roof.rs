@@ -5,6 +5,12 @@ use super::size::{Matrix, Narrow, Size, Weights};
 use candle::quantized::GgmlDType;
 
 impl Limits {
+    /// Those of so many cards, which share bytes and operations.
+    pub fn of_cards(self, cards: usize) -> Self {
+        let cards = cards as f64;
+        Self { hbm_gbps: self.hbm_gbps * cards, tflops: self.tflops * cards }
+    }
+
     /// Milliseconds of a step of all sequences. `of_cache`: bytes of a number of keys and values.
     pub fn step_ms(&self, size: &Size, context: usize, sequences: usize, of_cache: f64) -> f64 {
         self.ms(step_bytes(size, sequences, 2.0) + cache_bytes(size, context, of_cache) * sequences as f64, 0.0)

@@ -37,6 +37,7 @@ pub fn bench(model: &str, args: &Args) -> Result {
         prefill: sizes(&args.prefill),
         contexts: sizes(&args.context),
         sequences: sizes(&args.sequences),
+        cards: args.cards as usize,
         fp8_cache: args.cache.is_some(),
         steps: args.decode.max(1) as usize,
         runs: args.runs as usize,

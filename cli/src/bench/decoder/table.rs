@@ -7,8 +7,13 @@ use std::collections::BTreeMap;
 /// The record as text.
 pub fn table(report: &DecoderReport) -> String {
     let DecoderReport { model, weights, weights_gb, gpu, limits, .. } = report;
-    let mut lines =
-        vec![format!("{model}, {weights}, on {gpu}: a step of one sequence reads {weights_gb:.3} GB of weights")];
+    let cards = match report.cards {
+        1 => String::new(),
+        cards => format!("{cards} x "),
+    };
+    let mut lines = vec![format!(
+        "{model}, {weights}, on {cards}{gpu}: a step of one sequence reads {weights_gb:.3} GB of weights"
+    )];
     if let Some(limits) = limits {
         lines.push(format!("roofline: {:.0} GB/s and {:.0} TFLOP/s in bf16, measured", limits.hbm_gbps, limits.tflops));
     }

@@ -25,6 +25,7 @@ fn options<'a>(model: &'a str, stop: &'a AtomicBool) -> Options<'a> {
         prefill: vec![5, 12, 1000],
         contexts: vec![8, 512],
         sequences: vec![1, 3],
+        cards: 1,
         fp8_cache: false,
         steps: 6,
         runs: 3,
@@ -90,6 +91,23 @@ fn narrow_decoders_are_measured() {
         let head = (size.vocabulary * size.hidden) as f64 * 2.0;
         let share = (step_bytes(&size, 1, 2.0) - head) / (step_bytes(&dense, 1, 2.0) - head);
         assert!((share * 2.0 / bytes_of_a_weight - 1.0).abs() < 0.05, "{model}: {share}");
+    }
+}
+
+/// Ranks as threads, on each of which a step has the whole decoder's logits.
+#[test]
+fn a_decoder_on_several_cards_is_measured() {
+    let stop = AtomicBool::new(false);
+    let report = measured(&Options { cards: 2, ..options("tiny", &stop) });
+    assert!(report.starts.keys().eq([OURS]) && !report.is_bad(), "{:?} {:?}", report.wrong, report.left_out);
+    assert!(report.left_out[STOCK].contains("one card"));
+    assert_eq!([report.prefill.len(), report.decode.len(), report.cards], [2, 2, 2]);
+    assert!(table(&report).contains("on 2 x CPU"));
+    let read: DecoderReport = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+    assert_eq!((read.cards, table(&read)), (2, table(&report)));
+    for (model, cards, reason) in [("tiny", 3, "which 3 ranks do not divide"), ("tiny-fp8", 2, "dense weights")] {
+        let report = measured(&Options { cards, ..options(model, &stop) });
+        assert!(report.is_bad() && report.left_out[OURS].contains(reason), "{:?}", report.left_out);
     }
 }
 
