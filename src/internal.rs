@@ -73,7 +73,7 @@ pub mod tuning {
 }
 
 /// The scripts and pins of `third_party`, which a program from `cargo install` has no other copy of: names and texts.
-pub const TOOLCHAIN: [(&str, &str); 8] = [
+pub const TOOLCHAIN: [(&str, &str); 9] = [
     ("fetch.sh", include_str!("../third_party/fetch.sh")),
     ("stub_libcuda.sh", include_str!("../third_party/stub_libcuda.sh")),
     ("pins/clang-format.txt", include_str!("../third_party/pins/clang-format.txt")),
@@ -82,4 +82,5 @@ pub const TOOLCHAIN: [(&str, &str); 8] = [
     ("pins/cutlass.txt", include_str!("../third_party/pins/cutlass.txt")),
     ("pins/libclang.txt", include_str!("../third_party/pins/libclang.txt")),
     ("pins/model.txt", include_str!("../third_party/pins/model.txt")),
+    ("pins/nccl.txt", include_str!("../third_party/pins/nccl.txt")),
 ];

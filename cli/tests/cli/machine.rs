@@ -78,7 +78,7 @@ fn a_setting_that_is_not_utf8_is_told_and_not_taken_for_none() {
 
 /// What `third_party/fetch.sh --env` sets, by set.
 #[cfg(target_os = "linux")]
-const TOOLCHAIN: [&str; 7] = [
+const TOOLCHAIN: [&str; 8] = [
     "CLANG_FORMAT_DIR",
     "CUDA_HOME",
     "TILEGEMM_CUDA_HOME",
@@ -86,6 +86,7 @@ const TOOLCHAIN: [&str; 7] = [
     "LIBCLANG_PATH",
     "TILEGEMM_MODEL_DIR",
     "TILEGEMM_SMOLLM2_DIR",
+    "NCCL_HOME",
 ];
 
 /// The exports of a folder for caches in which a toolkit is installed, by the script that the program has in itself.
@@ -107,7 +108,7 @@ fn toolchain_prints_the_exports_of_what_is_in_the_cache() {
     assert!(stderr.contains("no toolkit is in ") && stderr.contains("run `tilegemm toolchain` first"), "{stderr}");
     let refused = tilegemm_with(&settings, &["toolchain", "model"]);
     assert!(
-        refused.code == 2 && refused.stderr.contains("[possible values: cuda-13.0, cuda-13.5, cutlass]"),
+        refused.code == 2 && refused.stderr.contains("[possible values: cuda-13.0, cuda-13.5, cutlass, nccl]"),
         "{}",
         refused.stderr
     );
