@@ -88,7 +88,7 @@ for features in cuda candle,cuda candle,gguf candle,experts candle,layers layers
 done
 cargo clippy --locked $crates --no-default-features --features "candle,$cuda,$measures,interpose-kernels,candle-tilegemm/interpose-mistralrs" --all-targets -- -D warnings
 cargo clippy --locked -p candle-tilegemm -p tilegemm -p candle-tilegemm-models --no-default-features \
-  --features candle-tilegemm/candle,tilegemm/nccl,tilegemm/models,candle-tilegemm-models/nccl --lib --example generate -- -D warnings
+  --features candle-tilegemm/candle,tilegemm/nccl,tilegemm/models,candle-tilegemm-models/layers,candle-tilegemm-models/nccl --lib --example generate --test decoders -- -D warnings
 for program in preload engine; do cargo clippy --locked -p candle-tilegemm-$program -- -D warnings; done
 unset TILEGEMM_SKIP_KERNELS
 

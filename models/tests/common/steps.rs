@@ -51,7 +51,7 @@ pub fn prompted(decoder: &Decoder, sequences: usize, capacity: usize) -> Result<
 }
 
 /// The tokens of all sequences, and the bits of the logits of one more token of each.
-type Outcome = (Vec<Vec<u32>>, Vec<Vec<u32>>);
+pub type Outcome = (Vec<Vec<u32>>, Vec<Vec<u32>>);
 
 pub fn outcome(decoder: &Decoder, cache: &mut Cache) -> Result<Outcome> {
     let (mut tokens, mut logits) = (vec![], vec![]);

@@ -13,6 +13,8 @@ mod gpt_oss;
 mod graphs;
 #[cfg(feature = "layers")]
 mod narrow;
+#[cfg(all(feature = "layers", feature = "nccl"))]
+mod ranks;
 // The library's own, which no user sees.
 #[cfg(feature = "layers")]
 #[path = "../../src/replay.rs"]
@@ -34,6 +36,8 @@ fn tests() -> Result<Vec<Test>, String> {
     };
     let all = common::steps::CHECKS.iter().chain(&graphs::CHECKS).chain(&families::CHECKS);
     let all = all.chain(&narrow::CHECKS).chain(&gpt_oss::CHECKS);
+    #[cfg(feature = "nccl")]
+    let all = all.chain(&ranks::CHECKS);
     Ok(all.map(|(name, check)| (name.to_string(), on(*check))).collect())
 }
 
