@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # The architectures of `make gpu-bundle`, such as ARCHS="sm80 sm90". BUNDLE="kernels candle-0.9" adds the GPU tests and the examples moe and quantized
-# with candle's own kernels replaced by ours, and a program on candle 0.9.2.
+# with candle's own kernels replaced by ours, and a program on candle 0.9.2. BUNDLE=nccl is for several GPUs (third_party/fetch.sh nccl).
 ARCHS := sm90
 BUNDLE :=
 comma := ,

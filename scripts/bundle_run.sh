@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|engine|llama|experts|moe|quantized|embed|generate|encode|sanitize|
-# torch|torch-decode|decoder|torch-decoder|perplexity|candle-0.9]...; the steps from experts on only where they are named. `run.sh bench` takes about ten minutes;
+# torch|torch-decode|decoder|torch-decoder|cards|perplexity|candle-0.9]...; the steps from experts on only where they are named. `run.sh bench` takes about ten minutes;
 # tilegemm bench --help says what else it measures. decoder and torch-decoder take three minutes for each of $DECODERS, by default llama3-8b; BUDGET=90s cuts that.
 # Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR, generate and perplexity TILEGEMM_SMOLLM2_DIR,
 # torch, torch-decode and torch-decoder a python3 with PyTorch.
@@ -47,6 +47,18 @@ quantized() {
 decoder() {
   local size
   for size in ${DECODERS:-llama3-8b}; do ./tilegemm bench --decoder "$size" --budget "${BUDGET:-180s}" --json "decoder-$size.json"; done
+}
+
+# Tests on two GPUs, and decoders on one and on $CARDS (2) of the same host; a bundle with nccl.
+cards() {
+  local size cards
+  ./decoders ranks_
+  for size in ${DECODERS:-llama3-8b}; do
+    for cards in 1 ${CARDS:-2}; do
+      ./tilegemm bench --decoder "$size" --cards "$cards" --arms captured --prefill 2048,8192 --context 2048 --sequences 1,8,32 --budget "${BUDGET:-90s}" \
+        --json "decoder-$size-x$cards.json"
+    done
+  done
 }
 
 # The same in PyTorch, beside the records of `decoder`. ARMS=plain compiles nothing.
@@ -113,6 +125,7 @@ for step in "${@:-doctor test planted bench overhead engine llama}"; do
       candle-0.9) ./candle-0-9-program ;;
       decoder) decoder ;;
       torch-decoder) torch_decoder ;;
+      cards) cards ;;
       perplexity) ./perplexity --text dispatch.md --json perplexity.json ;;
       torch-decode) python3 torch_decode.py ./libtilegemm_preload.so --json torch-decode.json ;;
       torch) python3 torch_check.py ./libtilegemm_preload.so --speed --json torch.json ;;

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Packs the GPU tests, also those of decoders, benches, examples, the command line and the preload library, stripped, with a run.sh, for a GPU host without Rust.
-# Usage: scripts/gpu_bundle.sh FEATURES [kernels] [candle-0.9]; the environment is that of `third_party/fetch.sh --env`. With `kernels`, the GPU tests and the examples moe
+# Usage: scripts/gpu_bundle.sh FEATURES [kernels] [candle-0.9] [nccl]; the environment is that of `third_party/fetch.sh --env`. With `kernels`, the GPU tests and the examples moe
 # and quantized are also built with the feature interpose-kernels, as gpu-kernels, moe-kernels and quantized-kernels. With `candle-0.9`, the program of
-# tests/candle-0.9 is built, and candle 0.9.2's kernels for it.
+# tests/candle-0.9 is built, and candle 0.9.2's kernels for it. With `nccl`, all binaries have the feature nccl, and need libnccl.so.2 to start.
 set -euo pipefail
 features=$1
+[[ " ${*:2} " != *" nccl "* ]] || features+=,nccl
 bundle=target/gpu-bundle
 rm -rf "$bundle" && mkdir -p "$bundle"
 
