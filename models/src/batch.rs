@@ -8,6 +8,7 @@ use crate::rows::MOST_CAPTURED;
 use crate::scratch::Scratch;
 use crate::store::Store;
 use candle::{DType, Result, Tensor};
+use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm::nn::{self, Sampling};
 
 /// A slot that no cache has.
@@ -44,11 +45,13 @@ pub(crate) struct Row<'a> {
 /// Rows of a step. What the kernels read of its sequences is on the device, where the choice of tokens moves it on: while the sequences are the same ones, a
 /// step reads nothing from the host, and all steps are the same work.
 ///
-/// Fields go in their order: first the letters wait for the last step, and a graph goes before the memory whose addresses it has.
+/// Fields go in their order: first the letters wait for the last step, and a graph goes before the communicator that it calls and the memory whose addresses it has.
 #[derive(Debug)]
 pub(crate) struct Batch {
     mail: Mail,
     replay: Replay,
+    /// Keeps the communicator.
+    _group: Group,
     kind: Kind,
     rows: usize,
     /// (1 + rows) in u32: 1 + a row without a number above -inf, else 0; then the last tokens. One copy takes both to the host.
@@ -76,6 +79,7 @@ impl Batch {
         Ok(Self {
             mail: Mail::new(1 + rows, device)?,
             replay: Replay::new(captures && rows <= MOST_CAPTURED, device),
+            _group: decoder.body.group.clone(),
             kind,
             rows,
             tokens: told.narrow(0, 1, rows)?,

@@ -36,7 +36,7 @@ impl Decoder {
     /// A rank's part of a decoder that a group computes: of heads, inner numbers and the vocabulary. `vb` gives parts of tensors, as that of
     /// [`Checkpoint::of_rank`](candle_tilegemm::nn::narrow::Checkpoint::of_rank) does.
     ///
-    /// All ranks make the same calls in the same order, and choose the same tokens. A cache goes before the group does: drop it first.
+    /// All ranks make the same calls in the same order, and choose the same tokens.
     ///
     /// # Errors
     /// As for [`load`](Self::load); sizes that the ranks do not divide, with the numbers of ranks that do; weights that are stored in few bits.

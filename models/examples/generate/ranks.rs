@@ -46,6 +46,9 @@ pub fn threads(count: usize, timeout: Duration) -> Result<Vec<Join>> {
 /// Ranks on as many GPUs, from the first on.
 #[cfg(feature = "nccl")]
 pub fn cards(count: usize) -> Result<Vec<Join>> {
+    if std::env::var_os("NCCL_SOCKET_IFNAME").is_none() {
+        std::env::set_var("NCCL_SOCKET_IFNAME", "lo"); // all ranks are threads of this process
+    }
     let id = candle_tilegemm::nn::parallel::Id::new()?;
     let join = |rank: usize| -> Join {
         Box::new(move || {

@@ -32,6 +32,9 @@ fn joins(cards: usize, on_cpu: bool) -> Result<Vec<Join>> {
 
 #[cfg(feature = "nccl")]
 fn joins_of_cards(cards: usize) -> Result<Vec<Join>> {
+    if std::env::var_os("NCCL_SOCKET_IFNAME").is_none() {
+        std::env::set_var("NCCL_SOCKET_IFNAME", "lo"); // all ranks are threads of this process
+    }
     let id = candle_tilegemm::nn::parallel::Id::new()?;
     let join = |rank: usize| -> Join {
         Box::new(move || {
