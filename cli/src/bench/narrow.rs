@@ -65,6 +65,8 @@ pub fn count(scale: &Scale, extents: [usize; 2]) -> usize {
 /// The codes of an operand, its factors and its zeros, in bytes.
 pub struct Coded<'a> {
     pub format: Format,
+    /// Codes from a line to the next.
+    pub stride: usize,
     pub scale: Option<Scale>,
     pub codes: &'a Tensor,
     pub factors: &'a Tensor,
@@ -74,7 +76,7 @@ pub struct Coded<'a> {
 impl Coded<'_> {
     /// The numbers of so many lines of `k` in f64, (lines, k). `is_b`: lines are columns.
     pub fn numbers(&self, [lines, k]: [usize; 2], is_b: bool) -> Result<Tensor> {
-        let numbers = codes_in_f64(self.format, self.codes, [lines, k])?;
+        let numbers = lines_of(&codes_in_f64(self.format, self.codes)?, self.stride, [lines, k])?;
         let Some(scale) = self.scale else { return Ok(numbers) };
         let extents = if is_b { [k, lines] } else { [lines, k] };
         let values = bytes(self.factors)?;
@@ -162,8 +164,16 @@ pub fn order() -> [u32; 32] {
     })
 }
 
-/// The codes as numbers, (lines, k).
-fn codes_in_f64(format: Format, codes: &Tensor, [lines, k]: [usize; 2]) -> Result<Tensor> {
+/// Lines of numbers that are `stride` apart; the last one may end with the list.
+fn lines_of(list: &Tensor, stride: usize, [lines, k]: [usize; 2]) -> Result<Tensor> {
+    let stride = stride.max(k); // that of one line counts nothing
+    let missing = (lines * stride).saturating_sub(list.elem_count());
+    let list = list.pad_with_zeros(0, 0, missing)?.narrow(0, 0, lines * stride)?;
+    Ok(list.reshape((lines, stride))?.narrow(1, 0, k)?.contiguous()?)
+}
+
+/// The codes as numbers, in one list.
+fn codes_in_f64(format: Format, codes: &Tensor) -> Result<Tensor> {
     let device = codes.device();
     let look_up = |of: &dyn Fn(u8) -> f64| -> Result<Tensor> {
         let table = Tensor::from_vec((0..=255u8).map(of).collect::<Vec<f64>>(), 256, device)?;
@@ -172,18 +182,18 @@ fn codes_in_f64(format: Format, codes: &Tensor, [lines, k]: [usize; 2]) -> Resul
     };
     let of_4_bits = |of: fn(u8) -> f64| -> Result<Tensor> {
         let halves = [look_up(&|byte| of(byte & 15))?, look_up(&|byte| of(byte >> 4))?];
-        let stored = Tensor::stack(&halves, 1)?.reshape((lines * k / 32, 32))?;
+        let stored = Tensor::stack(&halves, 1)?.reshape(((), 32))?;
         let order = order();
         let place = |number: u32| order.iter().position(|at| *at == number).unwrap_or(0) as u32;
         let places = Tensor::from_vec((0..32).map(place).collect::<Vec<u32>>(), 32, device)?;
-        Ok(stored.index_select(&places, 1)?.reshape((lines, k))?)
+        Ok(stored.index_select(&places, 1)?.flatten_all()?)
     };
     match format {
         Format::U4 => of_4_bits(f64::from),
         Format::F4E2M1 => of_4_bits(e2m1),
-        Format::F8E4M3 => Ok(look_up(&e4m3)?.reshape((lines, k))?),
-        Format::I8 => Ok(look_up(&|byte| f64::from(byte as i8))?.reshape((lines, k))?),
-        Format::U8 => Ok(look_up(&|byte| f64::from(byte))?.reshape((lines, k))?),
+        Format::F8E4M3 => look_up(&e4m3),
+        Format::I8 => look_up(&|byte| f64::from(byte as i8)),
+        Format::U8 => look_up(&|byte| f64::from(byte)),
         other => Err(format!("{other} has no codes with factors").into()),
     }
 }
@@ -209,7 +219,7 @@ mod tests {
             Tensor::from_vec(vec![2u8, 0], 2, &device).unwrap(),
         );
         let scale = Some(Scale::of_groups(Format::F32, 32, 2).with_zeros());
-        let coded = Coded { format: Format::U4, scale, codes: &codes, factors: &factors, zeros: &zeros };
+        let coded = Coded { format: Format::U4, stride: 32, scale, codes: &codes, factors: &factors, zeros: &zeros };
         let numbers = ok(coded.numbers([2, 32], true)).to_vec2::<f64>().unwrap();
         let expected = |at: usize| [2, 10, 18, 26, 3, 11, 19, 27].iter().position(|k| *k == at).unwrap_or(0) as f64;
         assert_eq!(numbers[0], (0..32).map(|at| expected(at) - 2.0).collect::<Vec<_>>());
@@ -218,10 +228,34 @@ mod tests {
         let codes = Tensor::from_vec(vec![0x38u8, 0xb8, 0x7e, 0x01], (2, 2), &device).unwrap();
         let blocks = Some(Scale::new(Format::F8E8M0, [1, 1], [1, 2]));
         let exponents = Tensor::from_vec(vec![127u8, 128, 126, 127], 4, &device).unwrap();
-        let coded = Coded { format: Format::F8E4M3, scale: blocks, codes: &codes, factors: &exponents, zeros: &zeros };
+        let coded = Coded {
+            format: Format::F8E4M3,
+            stride: 2,
+            scale: blocks,
+            codes: &codes,
+            factors: &exponents,
+            zeros: &zeros,
+        };
         let numbers = ok(coded.numbers([2, 2], false)).to_vec2::<f64>().unwrap();
         assert_eq!(numbers, [[1.0, -0.5], [896.0, 2f64.powi(-9)]]);
         assert_eq!([0, 1, 7, 8, 15].map(e2m1), [0.0, 0.5, 6.0, 0.0, -6.0]);
+    }
+
+    /// Rows of 96 codes of 4 bits that lie 128 apart: what is between them is no number of a row.
+    #[test]
+    fn lines_may_be_apart() {
+        let codes: Vec<u8> = (0..2 * 64 + 48).map(|at| (at * 37 % 251) as u8).collect();
+        let list = |bytes: &[u8]| Tensor::from_vec(bytes.to_vec(), bytes.len(), &Device::Cpu).unwrap();
+        let numbers = |bytes: &[u8], stride, extents| {
+            let nothing = list(&[0]);
+            let codes = &list(bytes);
+            let coded = Coded { format: Format::U4, stride, scale: None, codes, factors: &nothing, zeros: &nothing };
+            ok(coded.numbers(extents, true)).to_vec2::<f64>().unwrap()
+        };
+        let rows = numbers(&codes, 128, [3, 96]);
+        for (row, apart) in rows.iter().enumerate() {
+            assert_eq!(apart[..], numbers(&codes[row * 64..row * 64 + 48], 96, [1, 96])[0][..]);
+        }
     }
 
     #[test]

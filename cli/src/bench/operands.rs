@@ -274,13 +274,13 @@ impl Operands {
     pub fn numbers(&self) -> Result<[Option<Tensor>; 2]> {
         let Problem { m, n, k, a, b, .. } = self.problem;
         let Copy { a: codes_of_a, b: codes_of_b, beside: [of_a, of_b, zeros], .. } = &self.copies[0];
-        let of = |format: Format, scale, codes, factors, extents, is_b| {
-            let coded = Coded { format, scale, codes, factors, zeros };
+        let of = |format: Format, stride: i64, scale, codes, factors, extents, is_b| {
+            let coded = Coded { format, stride: stride.unsigned_abs() as usize, scale, codes, factors, zeros };
             format.is_narrow().then(|| coded.numbers(extents, is_b)).transpose()
         };
         Ok([
-            of(a.format, a.scale, codes_of_a, of_a, [m, k], false)?,
-            of(b.format, b.scale, codes_of_b, of_b, [n, k], true)?,
+            of(a.format, a.row_stride, a.scale, codes_of_a, of_a, [m, k], false)?,
+            of(b.format, b.col_stride, b.scale, codes_of_b, of_b, [n, k], true)?,
         ])
     }
 

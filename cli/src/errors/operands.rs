@@ -136,7 +136,8 @@ impl Operand {
     /// The numbers in f64, (lines, k), from what `tensors` gave.
     pub fn numbers(&self, [codes, factors, zeros]: &[Tensor; 3]) -> Result<Tensor> {
         let scale = Some(self.scale(true));
-        Coded { format: self.format, scale, codes, factors, zeros }.numbers(self.extents, true)
+        let stride = self.extents[1];
+        Coded { format: self.format, stride, scale, codes, factors, zeros }.numbers(self.extents, true)
     }
 }
 
