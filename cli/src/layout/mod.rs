@@ -30,17 +30,21 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result {
-    let pages = Page::all()?;
-    if pages.is_empty() {
+    if Page::none() {
         let message =
             "CuTe's layouts are not in this build; build with the feature `layout`, which needs nvcc and CUTLASS \
                        (`third_party/fetch.sh` has both) and no GPU";
         return Err(Failure::Error(message.into()));
     }
-    let Some(name) = &args.name else { return list(&pages) };
+    let Some(name) = &args.name else { return list(&Page::all()?) };
     let name = &words::kernel(name);
     let described = Page::described(name);
     let is_entry = |entry: &&Entry| words::is_same(&entry.name, described);
+    let has_entry = |pages: &[Page]| pages.iter().any(|page| page.entries.iter().any(|entry| is_entry(&entry)));
+    let pages = match Page::that_name(described)? {
+        pages if has_entry(&pages) => pages,
+        _ => Page::all()?, // an example in other letters
+    };
     let found = pages.iter().find_map(|page| Some((page, page.entries.iter().find(is_entry)?)));
     let (page, entry) = found.ok_or_else(|| Failure::Usage(unknown(name)))?;
     if args.json {

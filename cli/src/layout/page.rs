@@ -67,9 +67,20 @@ pub enum Colour {
 }
 
 impl Page {
-    /// The pages of this build. Without the feature `layout` there are none.
+    /// Whether this build has none: it lacks the feature `layout`.
+    pub fn none() -> bool {
+        PAGES.is_empty()
+    }
+
+    /// The pages of this build.
     pub fn all() -> serde_json::Result<Vec<Page>> {
         PAGES.iter().map(|page| serde_json::from_str(page)).collect()
+    }
+
+    /// Those of them that name an entry in these letters: the others are not read.
+    pub fn that_name(entry: &str) -> serde_json::Result<Vec<Page>> {
+        let quoted = format!("\"{entry}\"");
+        PAGES.iter().filter(|page| page.contains(&quoted)).map(|page| serde_json::from_str(page)).collect()
     }
 
     /// The kernel or example whose entry has the layouts of `name`.
