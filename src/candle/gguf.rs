@@ -14,12 +14,16 @@
 //! # Ok::<(), candle::Error>(())
 //! ```
 
+use super::blocks::format_of;
 use super::qweights::{QWeights, Stored};
 use crate::problem::Format;
+use ::candle::quantized::ggml_file::qtensor_from_ggml;
 use ::candle::quantized::gguf_file::{Content, TensorInfo};
+use ::candle::shape::Dim;
 use ::candle::{bail, Device, Result, Shape};
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::ops::Range;
 
 /// The formats that candle does not have, with ggml's numbers.
 const TYPES: [(u32, Format); 3] = [(20, Format::IQ4_NL), (23, Format::IQ4_XS), (39, Format::MXFP4)];
@@ -87,25 +91,123 @@ impl Tensors {
     /// # Errors
     /// A tensor that the file does not have, or has a part of, and a device without room.
     pub fn read<R: Read + Seek>(&self, reader: &mut R, name: &str, device: &Device) -> Result<QWeights> {
-        let Some(Place { info, format }) = self.places.get(name) else {
+        let all = 0..self.shape(name).and_then(|shape| shape.dims().first().copied()).unwrap_or(0);
+        self.read_part(reader, name, 0, all, device)
+    }
+
+    /// Reads a range of a tensor's dimension, and no other bytes of the file: `D::Minus2` are the rows of a matrix, and those of every expert. `D::Minus1` are the
+    /// columns, of which a part is whole blocks.
+    ///
+    /// ```no_run
+    /// use candle::{Device, D};
+    /// use candle_tilegemm::gguf::GgufFile;
+    ///
+    /// let mut file = std::io::BufReader::new(std::fs::File::open("model.gguf")?);
+    /// let tensors = GgufFile::read(&mut file)?.tensors;
+    /// let rows = tensors.read_part(&mut file, "blk.0.ffn_up.weight", D::Minus2, 0..1024, &Device::Cpu)?;
+    /// let columns = tensors.read_part(&mut file, "blk.0.ffn_down.weight", D::Minus1, 0..1024, &Device::Cpu)?;
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read); a range that the dimension does not have, or that cuts a block.
+    pub fn read_part<R: Read + Seek>(
+        &self,
+        reader: &mut R,
+        name: &str,
+        dim: impl Dim,
+        part: Range<usize>,
+        device: &Device,
+    ) -> Result<QWeights> {
+        let Some(place) = self.places.get(name) else {
             bail!("GGUF: the tensor {name} is missing");
         };
-        let Some(format) = *format else {
-            return Ok(info.read(reader, self.data_offset, device)?.into());
-        };
-        let count = info.shape.dims().iter().try_fold(1usize, |count, size| count.checked_mul(*size));
-        let begin = self.data_offset.saturating_add(info.offset);
+        let dim = dim.to_index(&place.info.shape, "GGUF")?;
+        let runs = place.runs(name, dim, &part)?;
+        let begin = self.data_offset.saturating_add(place.info.offset);
         let remaining = reader.seek(SeekFrom::End(0))?.saturating_sub(begin);
-        let Some(bytes) = count.map(|count| format.bytes(count)).filter(|bytes| *bytes as u64 <= remaining) else {
+        if runs.of_tensor as u64 > remaining {
             bail!(
-                "GGUF: the tensor {name} has the shape {:?} in {format}; the file has {remaining} bytes of it",
-                info.shape
+                "GGUF: the tensor {name} has the shape {:?} in {}; the file has {remaining} bytes of it",
+                place.info.shape,
+                place.kind()
             );
-        };
-        let mut blocks = vec![0; bytes];
-        reader.seek(SeekFrom::Start(begin))?;
-        reader.read_exact(&mut blocks)?;
-        Stored::Bytes(format).weights(blocks, info.shape.clone(), device)
+        }
+        let bytes = runs.read(reader, begin)?;
+        let mut shape = place.info.shape.dims().to_vec();
+        shape[dim] = part.len();
+        match place.format {
+            None => Ok(qtensor_from_ggml(place.info.ggml_dtype, &bytes, shape, device)?.into()),
+            Some(format) => Stored::Bytes(format).weights(bytes, shape.into(), device),
+        }
+    }
+}
+
+impl Place {
+    fn kind(&self) -> String {
+        let theirs = self.info.ggml_dtype;
+        self.format.or(format_of(theirs)).map_or(format!("{theirs:?}"), |format| format.to_string())
+    }
+
+    /// Where a range of a dimension lies.
+    fn runs(&self, name: &str, dim: usize, part: &Range<usize>) -> Result<Runs> {
+        let dims = self.info.shape.dims();
+        let [elements, bytes] = self.format.map_or(Stored::Candle(self.info.ggml_dtype), Stored::Bytes).block();
+        if part.start > part.end || part.end > dims[dim] {
+            bail!("GGUF: {part:?} of dimension {dim} of the tensor {name}, which has the shape {dims:?}");
+        }
+        let last = dims.len() - 1;
+        if !dims[last].is_multiple_of(elements) {
+            bail!(
+                "GGUF: the tensor {name} has the shape {dims:?} in {}; expected rows of whole blocks of {elements} numbers",
+                self.kind()
+            );
+        }
+        if dim == last && !(part.start.is_multiple_of(elements) && part.end.is_multiple_of(elements)) {
+            bail!(
+                "GGUF: columns {part:?} of the tensor {name} cut a block, of {elements} numbers in {}; expected multiples of {elements}",
+                self.kind()
+            );
+        }
+        // In blocks.
+        let mut sizes = dims.to_vec();
+        sizes[last] /= elements;
+        let part = if dim == last { part.start / elements..part.end / elements } else { part.clone() };
+        if sizes.iter().try_fold(bytes, |all, size| all.checked_mul((*size).max(1))).is_none() {
+            bail!("GGUF: the tensor {name} has the shape {dims:?}, more than memory has addresses for");
+        }
+        let count = sizes[..dim].iter().product::<usize>();
+        let unit = bytes * sizes[dim + 1..].iter().product::<usize>();
+        let stride = unit * sizes[dim];
+        Ok(Runs { count, stride, skipped: unit * part.start, bytes: unit * part.len(), of_tensor: count * stride })
+    }
+}
+
+/// Some bytes of every stride, after others that are skipped.
+struct Runs {
+    count: usize,
+    stride: usize,
+    skipped: usize,
+    bytes: usize,
+    of_tensor: usize,
+}
+
+impl Runs {
+    /// The runs one after another. A tensor begins at `begin`.
+    fn read<R: Read + Seek>(&self, reader: &mut R, begin: u64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.count * self.bytes];
+        if bytes.is_empty() {
+            return Ok(bytes);
+        }
+        reader.seek(SeekFrom::Start(begin + self.skipped as u64))?;
+        for (i, run) in bytes.chunks_mut(self.bytes).enumerate() {
+            if i > 0 {
+                // Relative: a reader with a buffer keeps it.
+                reader.seek_relative((self.stride - self.bytes) as i64)?;
+            }
+            reader.read_exact(run)?;
+        }
+        Ok(bytes)
     }
 }
 

@@ -6,14 +6,14 @@ mod files;
 use crate::into::products::drawn::blocks;
 use candle::quantized::gguf_file::{Content, Value};
 use candle::quantized::{GgmlDType, QTensor};
-use candle::{DType, Device, Module, Result, Tensor};
+use candle::{DType, Device, Module, Result, Tensor, D};
 use candle_tilegemm::gguf::{GgufFile, Tensors};
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
 use candle_tilegemm::nn::{GateFunction, GatedMlp, MergedLinear, QEmbedding, QLinear, QWeights};
 use candle_tilegemm::Format;
-use files::{file, Entry};
+use files::{file, Counting, Entry};
 use half::f16;
-use std::io::Cursor;
+use std::io::{BufReader, Cursor};
 
 const FORMATS: [Format; 3] = [Format::MXFP4, Format::IQ4_NL, Format::IQ4_XS];
 const CPU: Device = Device::Cpu;
@@ -253,6 +253,92 @@ fn a_file_is_read_with_its_tensors() -> Result<()> {
     Ok(())
 }
 
+/// Tensors of all kinds, with rows of 4 blocks and more.
+fn of_all_kinds() -> Result<Vec<Entry>> {
+    let mut entries = vec![];
+    let shapes = [vec![8, 1024], vec![3, 4, 1024], vec![1024]];
+    for (i, shape) in shapes.iter().enumerate() {
+        let numbers = Tensor::randn(0f32, 1f32, &shape[..], &CPU)?;
+        for of in [GgmlDType::F32, GgmlDType::F16, GgmlDType::BF16, GgmlDType::Q8_0, GgmlDType::Q4_1, GgmlDType::Q6K] {
+            entries.push(Entry::of_tensor(&format!("{i} in {of:?}"), &QTensor::quantize(&numbers, of)?)?);
+        }
+        for format in FORMATS {
+            let data = blocks(format, shape.iter().product(), 8);
+            entries.push(Entry::new(&format!("{i} in {format}"), format, shape, data));
+        }
+    }
+    Ok(entries)
+}
+
+/// The bytes of each row.
+fn of_rows(weights: &QWeights) -> Result<Tensor> {
+    let (data, (_, outer)) = (weights.data()?.into_owned(), weights.shape().dims().split_last().unwrap());
+    let of_row = data.len() / outer.iter().product::<usize>();
+    Tensor::from_vec(data, [outer, &[of_row]].concat(), &CPU)
+}
+
+/// Beside one another parts are the tensor, byte for byte, and no other bytes are read.
+#[test]
+fn parts_of_tensors_are_read_alone() -> Result<()> {
+    let entries = of_all_kinds()?;
+    let mut reader = Counting { reader: Cursor::new(file(&[], &entries)), given: 0 };
+    let tensors = GgufFile::read(&mut reader)?.tensors;
+    for Entry { name, shape, data, .. } in &entries {
+        let whole = tensors.read(&mut reader, name, &CPU)?;
+        assert_eq!((whole.shape().dims(), &whole.data()?[..]), (&shape[..], &data[..]), "{name}");
+        for (dim, &size) in shape.iter().enumerate() {
+            // The first part is a quarter, and the other one the rest. Three experts: one, and two.
+            let cut = (size / 4).max(1);
+            let mut parts = vec![];
+            for range in [0..cut, cut..size] {
+                let count = range.len();
+                reader.given = 0;
+                let part = tensors.read_part(&mut reader, name, dim, range, &CPU)?;
+                assert_eq!(reader.given, data.len() * count / size, "{name}, dimension {dim}");
+                assert_eq!((part.format(), part.shape().dims()[dim]), (whole.format(), count));
+                parts.push(of_rows(&part)?);
+            }
+            let together = Tensor::cat(&parts, dim)?.flatten_all()?.to_vec1::<u8>()?;
+            assert!(together == *data, "{name}, dimension {dim}");
+        }
+    }
+    let rows = tensors.read_part(&mut reader, "1 in Q8_0", D::Minus2, 1..3, &CPU)?;
+    assert_eq!(rows.shape().dims(), [3, 2, 1024]);
+
+    // A reader with a buffer reads no byte twice, though the buffer is longer than a row.
+    let (experts, buffer) = (&entries.iter().find(|entry| entry.name == "1 in Q8_0").unwrap().data, 4096);
+    reader.given = 0;
+    let mut reader = BufReader::with_capacity(buffer, reader);
+    tensors.read_part(&mut reader, "1 in Q8_0", D::Minus1, 32..64, &CPU)?;
+    let given = reader.get_ref().given;
+    assert!(given <= experts.len() + buffer, "{given} bytes of {}", experts.len());
+    Ok(())
+}
+
+#[test]
+fn parts_that_cut_a_block_are_errors() -> Result<()> {
+    let bytes = file(&[], &of_all_kinds()?);
+    let mut reader = Cursor::new(bytes);
+    let tensors = GgufFile::read(&mut reader)?.tensors;
+    let mut said = |name: &str, dim: D, part: std::ops::Range<usize>| {
+        tensors.read_part(&mut reader, name, dim, part, &CPU).map(drop).unwrap_err().to_string()
+    };
+    for (name, part, kind, block) in
+        [("0 in Q8_0", 0..48, "q8_0", 32), ("1 in Q6K", 128..256, "q6k", 256), ("2 in iq4_xs", 64..96, "iq4_xs", 256)]
+    {
+        let expected = format!(
+            "columns {part:?} of the tensor {name} cut a block, of {block} numbers in {kind}; expected multiples of {block}"
+        );
+        let said = said(name, D::Minus1, part);
+        assert!(said.contains(&expected), "{said}");
+    }
+    let text = said("0 in F32", D::Minus2, 7..9);
+    assert!(text.contains("7..9 of dimension 0 of the tensor 0 in F32, which has the shape [8, 1024]"), "{text}");
+    assert!(said("2 in F32", D::Minus2, 0..1).contains("out of range"));
+    assert!(said("none", D::Minus1, 0..1).contains("none is missing"));
+    Ok(())
+}
+
 #[test]
 fn what_is_wrong_with_a_file_is_an_error() {
     let format = Format::MXFP4;
@@ -267,6 +353,8 @@ fn what_is_wrong_with_a_file_is_an_error() {
     let gguf = GgufFile::read(&mut cut).unwrap();
     let said = gguf.tensors.read(&mut cut, "w", &CPU).unwrap_err().to_string();
     assert!(said.contains("the tensor w has the shape [4, 64] in mxfp4; the file has 135 bytes of it"), "{said}");
+    let said = gguf.tensors.read_part(&mut cut, "w", 0, 0..1, &CPU).unwrap_err().to_string();
+    assert!(said.contains("the file has 135 bytes of it"), "{said}");
 
     let unknown = Entry { kind: 16, ..whole.clone() };
     let said = GgufFile::read(&mut Cursor::new(file(&[], &[unknown]))).unwrap_err().to_string();

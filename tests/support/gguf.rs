@@ -4,6 +4,7 @@ use candle::quantized::gguf_file::Value;
 use candle::quantized::{GgmlDType, QTensor};
 use candle::Result;
 use candle_tilegemm::Format;
+use std::io::{self, Read, Seek, SeekFrom};
 
 /// A tensor of a file.
 #[derive(Clone)]
@@ -37,6 +38,7 @@ impl Entry {
             GgmlDType::Q4K => 12,
             GgmlDType::Q5K => 13,
             GgmlDType::Q6K => 14,
+            GgmlDType::BF16 => 30,
             other => panic!("{other:?}"),
         };
         Ok(Self { name: name.into(), kind, shape: tensor.shape().dims().to_vec(), data: tensor.data()?.into_owned() })
@@ -119,5 +121,25 @@ fn put(bytes: &mut Vec<u8>, value: &Value) {
             bytes.extend((values.len() as u64).to_le_bytes());
             values.iter().for_each(|value| put(bytes, value));
         }
+    }
+}
+
+/// A reader that counts the bytes it gives.
+pub struct Counting<R> {
+    pub reader: R,
+    pub given: usize,
+}
+
+impl<R: Read> Read for Counting<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let count = self.reader.read(to)?;
+        self.given += count;
+        Ok(count)
+    }
+}
+
+impl<R: Seek> Seek for Counting<R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.reader.seek(to)
     }
 }
