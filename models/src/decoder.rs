@@ -67,9 +67,24 @@ impl Decoder {
         dtype: DType,
         device: &Device,
     ) -> Result<Self> {
-        let config = Config::from_gguf_file(file)?;
-        let (group, tensors) = (&Group::one(), &file.tensors);
-        Self::from_source(&mut Gguf { config: &config, group, tensors, reader, dtype, device })
+        Self::from_gguf_rank(file, &Group::one(), reader, dtype, device)
+    }
+
+    /// A rank's part of a decoder that a group computes, with the weights of a GGUF file: it reads no other rank's. All else is as in
+    /// [`load_rank`](Self::load_rank).
+    ///
+    /// # Errors
+    /// As for [`from_gguf_file`](Self::from_gguf_file); sizes that the ranks do not divide, with the numbers of ranks that do; a part of a row of `token_embd`,
+    /// `attn_output` or `ffn_down` that is not whole blocks.
+    pub fn from_gguf_rank<R: Read + Seek>(
+        file: &GgufFile,
+        group: &Group,
+        reader: &mut R,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        let config = Config::from_gguf_file(file)?.of_rank(group)?;
+        Self::from_source(&mut Gguf { config: &config, group, tensors: &file.tensors, reader, dtype, device })
     }
 
     /// The same from what candle reads of a file, whose tensors are all in candle's formats; what is not in blocks is in bf16, and in f32 on the CPU.

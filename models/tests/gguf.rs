@@ -1,24 +1,15 @@
 //! GGUF files with random weights in mixed formats, against a decoder of the same weights dequantised.
 
 mod common;
-#[path = "../../tests/support/drawn.rs"]
-mod drawn;
-#[path = "../../tests/support/gguf.rs"]
-mod files;
 
 use candle::quantized::gguf_file::{Content, Value};
 use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::gguf::GgufFile;
 use candle_tilegemm::nn::attention::RopeScaling;
-use candle_tilegemm::nn::QWeights;
-use candle_tilegemm::Format;
 use candle_tilegemm_models::models::quantized_qwen3_moe::GGUFQWenMoE;
 use candle_tilegemm_models::{Cache, Config, Decoder};
-use common::gguf::{config, file, Weights, LLAMA3};
+use common::gguf::{config, file, file_elsewhere, Weights, LLAMA3};
 use common::{builder, difference, Random, ROUNDING};
-use drawn::blocks;
-use files::Entry;
-use std::io::Cursor;
 
 fn agrees(arch: &str, tied: bool, scaling: Option<RopeScaling>, mixed: bool) -> Result<()> {
     let config = Config { rope_scaling: scaling, ..config(arch, tied)? };
@@ -82,62 +73,12 @@ fn files_agree_with_their_numbers() -> Result<()> {
     the_name_agrees()
 }
 
-/// A tensor's format among those that candle does not have, and its name in Hugging Face's words; none of dense tensors.
-fn elsewhere(name: &str) -> Option<(Format, String)> {
-    let parts: Vec<&str> = name.split('.').collect();
-    let (format, to) = match parts[..] {
-        ["token_embd", _] => (Format::IQ4_NL, "model.embed_tokens".to_string()),
-        ["output", _] => (Format::IQ4_XS, "lm_head".to_string()),
-        ["blk", layer, part, "weight"] => {
-            let (format, to) = match part {
-                "attn_q" => (Format::IQ4_XS, "self_attn.q_proj"),
-                "attn_k" => (Format::IQ4_XS, "self_attn.k_proj"),
-                "attn_v" => (Format::MXFP4, "self_attn.v_proj"),
-                "attn_output" => (Format::IQ4_NL, "self_attn.o_proj"),
-                "ffn_gate" => (Format::MXFP4, "mlp.gate_proj"),
-                "ffn_up" => (Format::MXFP4, "mlp.up_proj"),
-                "ffn_down" => (Format::IQ4_XS, "mlp.down_proj"),
-                "ffn_gate_exps" => (Format::MXFP4, "mlp.experts.#.gate_proj"),
-                "ffn_up_exps" if layer == "0" => (Format::MXFP4, "mlp.experts.#.up_proj"),
-                "ffn_up_exps" => (Format::IQ4_XS, "mlp.experts.#.up_proj"),
-                "ffn_down_exps" => (Format::MXFP4, "mlp.experts.#.down_proj"),
-                _ => return None,
-            };
-            (format, format!("model.layers.{layer}.{to}"))
-        }
-        _ => return None,
-    };
-    Some((format, to + ".weight"))
-}
-
 /// Files whose matrices are all in formats that candle does not have.
 #[test]
 fn files_in_formats_that_candle_does_not_have() -> Result<()> {
     for (arch, tied) in [("qwen2", false), ("qwen3", true), ("qwen3moe", false)] {
         let config = config(arch, tied)?;
-        let (mut bytes, mut dense) = file(&config, arch, true, &[])?;
-        let content = Content::read(&mut bytes)?;
-        let mut entries = vec![];
-        for (seed, (name, info)) in content.tensor_infos.iter().enumerate() {
-            let Some((format, to)) = elsewhere(name) else {
-                entries.push(Entry::of_tensor(name, &content.tensor(&mut bytes, name, &Device::Cpu)?)?);
-                continue;
-            };
-            let data = blocks(format, info.shape.elem_count(), seed as u64);
-            let numbers = QWeights::from_bytes(format, data.clone(), info.shape.clone(), &Device::Cpu)?;
-            let numbers = numbers.dequantize(&Device::Cpu)?;
-            if info.shape.rank() == 3 {
-                for expert in 0..info.shape.dims()[0] {
-                    dense.insert(to.replace('#', &expert.to_string()), numbers.get(expert)?);
-                }
-            } else {
-                dense.insert(to, numbers);
-            }
-            entries.push(Entry::new(name, format, info.shape.dims(), data));
-        }
-        let metadata: Vec<(&str, Value)> =
-            content.metadata.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
-        let mut bytes = Cursor::new(files::file(&metadata, &entries));
+        let (mut bytes, dense) = file_elsewhere(&config, arch)?;
         assert!(Content::read(&mut bytes.clone()).is_err());
         let gguf = GgufFile::read(&mut bytes)?;
         assert_eq!(Config::from_gguf_file(&gguf)?.vocabulary, config.vocabulary);

@@ -6,14 +6,14 @@ mod common;
 mod threads;
 
 use candle::safetensors::BufferedSafetensors;
-use candle::{bail, DType, Device, Result, Tensor};
+use candle::{bail, DType, Device, Result};
 use candle_nn::VarBuilder;
 use candle_tilegemm::nn::narrow::{Checkpoint, Quantizer};
 use candle_tilegemm::nn::parallel::Group;
-use candle_tilegemm::nn::Sampling;
 use candle_tilegemm_models::{Cache, Config, Decoder, Quantization, Sampler};
 use common::narrow::file_of;
-use common::{difference, error, weights, Random, ROUNDING};
+use common::ranks::{agree, on_ranks, run};
+use common::{error, weights};
 use std::time::{Duration, Instant};
 
 const LLAMA: &str = r#""rope_theta": 10000.0, "tie_word_embeddings": false"#;
@@ -27,59 +27,17 @@ fn config(model_type: &str, more: &str) -> Result<Config> {
     ))
 }
 
-/// What each rank's thread returns.
-fn on_ranks<T: Send>(ranks: usize, work: impl Fn(&Group) -> Result<T> + Sync) -> Result<Vec<Result<T>>> {
-    let groups = Group::threads(ranks, Duration::from_secs(60))?;
-    let work = &work;
-    Ok(std::thread::scope(|scope| {
-        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(move || work(&group))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
-    }))
-}
-
 /// Parts of a file's tensors.
 fn builder(file: &[u8], group: &Group) -> Result<VarBuilder<'static>> {
     let files = BufferedSafetensors::new(file.to_vec())?;
     Ok(Checkpoint::from(files).of_rank(group).var_builder(DType::F32, &Device::Cpu))
 }
 
-/// The logits of prompts of different lengths in chunks, steps of all sequences, and the logits of one more token of each.
-fn run(decoder: Decoder) -> Result<(Vec<Tensor>, Vec<Vec<u32>>)> {
-    let decoder = decoder.with_chunk(3);
-    let vocabulary = decoder.config().vocabulary;
-    let (mut random, mut logits) = (Random(5), vec![]);
-    let mut cache = Cache::with_capacity(&decoder, 3, 8)?;
-    for (slot, count) in [(0, 7), (1, 1), (2, 11)] {
-        logits.push(decoder.prefill(slot, &random.tokens(count, vocabulary), &mut cache)?);
-    }
-    let sampler = Sampler::same(Sampling::new(0.8, 7).with(|sampling| sampling.top_p = 0.9));
-    let mut step = decoder.step(&mut cache, sampler)?;
-    for _ in 0..4 {
-        step.next()?;
-    }
-    let tokens = (0..3).map(|slot| Ok(cache.tokens(slot)?.to_vec())).collect::<Result<_>>()?;
-    for slot in 0..3 {
-        logits.push(decoder.prefill(slot, &[5], &mut cache)?);
-    }
-    Ok((logits, tokens))
-}
-
 fn agrees(config: &Config, seed: u64) -> Result<()> {
     let file = file_of(&weights(config, seed)?)?;
-    let (logits, tokens) = run(Decoder::load(config, builder(&file, &Group::one())?)?)?;
+    let whole = run(Decoder::load(config, builder(&file, &Group::one())?)?)?;
     for ranks in [2, 4] {
-        let all = on_ranks(ranks, |group| run(Decoder::load_rank(config, group, builder(&file, group)?)?))?;
-        for (rank, of_rank) in all.iter().enumerate() {
-            let (of_rank, chosen) = of_rank.as_ref().map_err(|error| candle::Error::msg(error.to_string()))?;
-            assert_eq!(chosen, &tokens, "rank {rank} of {ranks}");
-            for (i, (x, y)) in of_rank.iter().zip(&logits).enumerate() {
-                let apart = difference(x, y)?;
-                assert!(apart < ROUNDING, "rank {rank} of {ranks}, logits {i}: {apart:e}");
-            }
-            // All ranks have the same bits: they choose the same tokens.
-            let bits = |tensors: &[Tensor]| -> Result<Vec<Vec<f32>>> { tensors.iter().map(Tensor::to_vec1).collect() };
-            assert_eq!(bits(of_rank)?, bits(&all[0].as_ref().unwrap().0)?, "rank {rank} of {ranks}");
-        }
+        agree(&whole, ranks, |group| Decoder::load_rank(config, group, builder(&file, group)?))?;
     }
     Ok(())
 }

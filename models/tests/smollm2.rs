@@ -7,11 +7,15 @@ mod common;
 #[path = "common/smollm2.rs"]
 mod smollm2;
 
-use candle::{Device, Result, Tensor};
+use candle::{DType, Device, Result, Tensor};
+use candle_tilegemm::gguf::GgufFile;
+use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm_models::models::quantized_llama::ModelWeights;
 use candle_tilegemm_models::{Cache, Decoder, Sampler};
+use common::ranks::{bits, on_ranks};
 use common::{best, difference, ROUNDING};
 use smollm2::{file, prompts, told, Told, STEPS};
+use std::io::Seek;
 
 /// What 8 bits may change at a step, in the median and at most, over the largest logit: twice what was measured, 0.030 and 0.050. By arithmetic: 32 numbers
 /// whose largest is some 2.1 deviations round to steps of 1 / 127 of it, an error of 2.1 / 127 / sqrt(12) = 0.5 % for each number, and those of the 120
@@ -65,6 +69,29 @@ fn steps(prompts: &[Vec<u32>], told: &[Told]) -> Result<()> {
     Ok(())
 }
 
+/// Three ranks, each with three heads and 6 of 18 blocks of the embedding's rows.
+fn ranks(prompts: &[Vec<u32>]) -> Result<()> {
+    let logits = |group: &Group| -> Result<Vec<Tensor>> {
+        let (mut file, _) = file();
+        file.rewind()?;
+        let gguf = GgufFile::read(&mut file)?;
+        let decoder = Decoder::from_gguf_rank(&gguf, group, &mut file, DType::F32, &Device::Cpu)?;
+        let mut cache = Cache::with_capacity(&decoder, prompts.len(), 64)?;
+        prompts.iter().enumerate().map(|(slot, prompt)| decoder.prefill(slot, prompt, &mut cache)).collect()
+    };
+    let whole = on_ranks(1, logits)?.remove(0)?;
+    let all: Vec<Vec<Tensor>> = on_ranks(3, logits)?.into_iter().collect::<Result<_>>()?;
+    for (rank, of_rank) in all.iter().enumerate() {
+        for (x, y) in of_rank.iter().zip(&whole) {
+            let apart = difference(x, y)?;
+            println!("rank {rank} of 3: {apart:e}");
+            assert!(apart < ROUNDING, "rank {rank} of 3: {apart:e}");
+        }
+        assert_eq!(bits(of_rank)?, bits(&all[0])?, "rank {rank} of 3");
+    }
+    Ok(())
+}
+
 /// One test, as the variable is the process's. candle reads it once on each thread that loads a model.
 #[test]
 fn smollm2_agrees() {
@@ -75,6 +102,7 @@ fn smollm2_agrees() {
     let exact = std::thread::scope(|scope| {
         let exact = || {
             steps(&prompts, &told).unwrap();
+            ranks(&prompts[..2]).unwrap();
             differences(&prompts, &told).unwrap()
         };
         scope.spawn(exact).join().unwrap()

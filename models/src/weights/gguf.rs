@@ -7,7 +7,7 @@ use super::source::{Norm, Source};
 use super::tokens::{Head, Table};
 use crate::config::Config;
 use crate::feed_forward::FeedForward;
-use candle::{bail, DType, Device, Result, Shape, Tensor};
+use candle::{bail, DType, Device, Error, Result, Shape, Tensor};
 use candle_tilegemm::gguf::Tensors;
 use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
 use candle_tilegemm::nn::parallel::Group;
@@ -15,6 +15,7 @@ use candle_tilegemm::nn::{Embedding, GatedMlp, Linear, MergedLinear, QEmbedding,
 use std::io::{Read, Seek};
 
 pub(crate) struct Gguf<'a, R> {
+    /// The rank's.
     pub config: &'a Config,
     pub group: &'a Group,
     pub tensors: &'a Tensors,
@@ -24,39 +25,70 @@ pub(crate) struct Gguf<'a, R> {
     pub device: &'a Device,
 }
 
+/// What a rank of a group has of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// Rows of a matrix, or of every expert.
+    Rows,
+    /// Columns, and numbers of a list.
+    Columns,
+}
+
 /// Whether a tensor is no list of blocks.
 fn is_dense(tensor: &QWeights) -> bool {
     tensor.format().is_none()
 }
 
 impl<R: Read + Seek> Gguf<'_, R> {
-    /// A tensor on the CPU.
-    fn tensor(&mut self, name: &str, shape: impl Into<Shape>) -> Result<QWeights> {
-        let expected = shape.into();
+    /// A rank's part of a tensor, which has this shape, on the CPU.
+    fn tensor(&mut self, name: &str, part: Part, shape: impl Into<Shape>) -> Result<QWeights> {
+        let mut expected = shape.into().into_dims();
+        let split = match part {
+            Part::Whole => None,
+            Part::Rows => Some(expected.len() - 2),
+            Part::Columns => Some(expected.len() - 1),
+        };
+        split.into_iter().for_each(|dim| expected[dim] *= self.group.size());
         let Some(shape) = self.tensors.shape(name) else {
             bail!("GGUF: the tensor {name} is missing");
         };
-        if *shape != expected {
+        if shape.dims() != expected {
             bail!("GGUF: the tensor {name} has the shape {shape:?}; the metadata ask for {expected:?}");
         }
-        self.tensors.read(self.reader, name, &Device::Cpu)
+        let (rank, ranks) = (self.group.rank(), self.group.size());
+        let Some(dim) = split.filter(|_| ranks > 1) else {
+            return self.tensors.read(self.reader, name, &Device::Cpu);
+        };
+        let range = self.group.part(name, expected[dim])?;
+        let part = self.tensors.read_part(self.reader, name, dim, range, &Device::Cpu);
+        part.map_err(|error| Error::msg(format!("rank {rank} of {ranks}: {error}")))
     }
 
     fn dense(&self, tensor: &QWeights) -> Result<Tensor> {
         tensor.dequantize(&Device::Cpu)?.to_dtype(self.dtype)?.to_device(self.device)
     }
 
-    fn list(&mut self, name: &str, count: usize) -> Result<Tensor> {
-        let tensor = self.tensor(name, count)?;
+    fn list(&mut self, name: &str, part: Part, count: usize) -> Result<Tensor> {
+        let tensor = self.tensor(name, part, count)?;
         self.dense(&tensor)
     }
 
-    /// Layers of a block over one another: neighbours of one format as one product.
-    fn merged(&mut self, layer: usize, parts: &[(&str, usize)], columns: usize, bias: bool) -> Result<MergedLinear> {
+    /// Layers of a block over one another: neighbours of one format as one product. A rank has rows or columns of all of them.
+    fn merged(
+        &mut self,
+        layer: usize,
+        part: Part,
+        layers: &[(&str, usize)],
+        columns: usize,
+        bias: bool,
+    ) -> Result<MergedLinear> {
         let mut weights = vec![];
-        for (name, rows) in parts {
-            let weight = self.tensor(&format!("blk.{layer}.{name}.weight"), (*rows, columns))?;
-            let bias = if bias { Some(self.list(&format!("blk.{layer}.{name}.bias"), *rows)?) } else { None };
+        // Columns of all rows: so are the numbers of the bias.
+        let of_bias = if part == Part::Rows { Part::Columns } else { Part::Whole };
+        for (name, rows) in layers {
+            let weight = self.tensor(&format!("blk.{layer}.{name}.weight"), part, (*rows, columns))?;
+            let bias = if bias { Some(self.list(&format!("blk.{layer}.{name}.bias"), of_bias, *rows)?) } else { None };
             weights.push((weight, bias));
         }
         let products = weights.chunk_by(|(x, _), (y, _)| x.format() == y.format());
@@ -79,11 +111,11 @@ impl<R: Read + Seek> Gguf<'_, R> {
     fn experts(&mut self, layer: usize, of: &MoeCfg) -> Result<FeedForward> {
         let &MoeCfg { hidden_size: hidden, num_experts: count, moe_intermediate_size: inner, .. } = of;
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        let router = self.tensor(&name("ffn_gate_inp"), (count, hidden))?;
+        let router = self.tensor(&name("ffn_gate_inp"), Part::Whole, (count, hidden))?;
         let router = self.dense(&router)?;
-        let gate = self.tensor(&name("ffn_gate_exps"), (count, inner, hidden))?;
-        let up = self.tensor(&name("ffn_up_exps"), (count, inner, hidden))?;
-        let down = self.tensor(&name("ffn_down_exps"), (count, hidden, inner))?;
+        let gate = self.tensor(&name("ffn_gate_exps"), Part::Rows, (count, inner, hidden))?;
+        let up = self.tensor(&name("ffn_up_exps"), Part::Rows, (count, inner, hidden))?;
+        let down = self.tensor(&name("ffn_down_exps"), Part::Columns, (count, hidden, inner))?;
         let experts = if [&gate, &up, &down].into_iter().any(is_dense) {
             let gate_up = Tensor::cat(&[self.dense(&gate)?, self.dense(&up)?], 1)?;
             FusedMoe::from_weights(router, gate_up, self.dense(&down)?, of)?
@@ -97,24 +129,26 @@ impl<R: Read + Seek> Gguf<'_, R> {
 impl<R: Read + Seek> Source for Gguf<'_, R> {
     fn norm(&mut self, norm: Norm) -> Result<Tensor> {
         let (hidden, head) = (self.config.hidden, self.config.head_size);
-        match norm {
-            Norm::BeforeAttention(layer) => self.list(&format!("blk.{layer}.attn_norm.weight"), hidden),
-            Norm::BeforeFeedForward(layer) => self.list(&format!("blk.{layer}.ffn_norm.weight"), hidden),
-            Norm::OfQ(layer) => self.list(&format!("blk.{layer}.attn_q_norm.weight"), head),
-            Norm::OfK(layer) => self.list(&format!("blk.{layer}.attn_k_norm.weight"), head),
-            Norm::Last => self.list("output_norm.weight", hidden),
-        }
+        let (name, size) = match norm {
+            Norm::BeforeAttention(layer) => (format!("blk.{layer}.attn_norm.weight"), hidden),
+            Norm::BeforeFeedForward(layer) => (format!("blk.{layer}.ffn_norm.weight"), hidden),
+            Norm::OfQ(layer) => (format!("blk.{layer}.attn_q_norm.weight"), head),
+            Norm::OfK(layer) => (format!("blk.{layer}.attn_k_norm.weight"), head),
+            Norm::Last => ("output_norm.weight".to_string(), hidden),
+        };
+        self.list(&name, Part::Whole, size)
     }
 
     fn qkv(&mut self, layer: usize) -> Result<MergedLinear> {
         let [q, k, v] = self.config.qkv_columns();
         let parts = [("attn_q", q), ("attn_k", k), ("attn_v", v)];
-        self.merged(layer, &parts, self.config.hidden, self.config.qkv_bias)
+        self.merged(layer, Part::Rows, &parts, self.config.hidden, self.config.qkv_bias)
     }
 
     fn o(&mut self, layer: usize) -> Result<MergedLinear> {
         let [columns, ..] = self.config.qkv_columns();
-        self.merged(layer, &[("attn_output", self.config.hidden)], columns, self.config.o_bias)
+        let bias = self.config.o_bias && self.group.rank() == 0; // ranks are added up
+        self.merged(layer, Part::Columns, &[("attn_output", self.config.hidden)], columns, bias)
     }
 
     fn sinks(&mut self, _layer: usize) -> Result<Option<Tensor>> {
@@ -129,26 +163,30 @@ impl<R: Read + Seek> Source for Gguf<'_, R> {
             return self.experts(layer, &experts);
         }
         let (hidden, inner) = (self.config.hidden, self.config.feed_forward);
-        let gate_up = self.merged(layer, &[("ffn_gate", inner), ("ffn_up", inner)], hidden, false)?;
-        let down = self.merged(layer, &[("ffn_down", hidden)], inner, false)?;
+        let gate_up = self.merged(layer, Part::Rows, &[("ffn_gate", inner), ("ffn_up", inner)], hidden, false)?;
+        let down = self.merged(layer, Part::Columns, &[("ffn_down", hidden)], inner, false)?;
         Ok(FeedForward::Gated(GatedMlp::new(gate_up, down, self.config.gate()?)?))
     }
 
     fn table(&mut self) -> Result<Table> {
-        let (vocabulary, hidden) = (self.config.vocabulary, self.config.hidden);
-        let table = self.tensor("token_embd.weight", (vocabulary, hidden))?;
+        // A rank has columns of all tokens.
+        let (vocabulary, columns) = (self.config.vocabulary, self.config.hidden / self.group.size());
+        let table = self.tensor("token_embd.weight", Part::Columns, (vocabulary, columns))?;
         Ok(if is_dense(&table) {
-            Table::Dense(Embedding::new(self.dense(&table)?, hidden))
+            Table::Dense(Embedding::new(self.dense(&table)?, columns))
         } else {
             Table::Blocks(QEmbedding::new(table.to_device(self.device)?)?, self.dtype)
         })
     }
 
     fn head(&mut self, table: &Table) -> Result<Head> {
-        if self.config.tied {
+        if self.config.tied && self.group.size() == 1 {
             return Head::tied(table);
         }
-        let weight = self.tensor("output.weight", (self.config.vocabulary, self.config.hidden))?;
+        // A rank has tokens with all columns.
+        let (vocabulary, hidden) = (self.config.vocabulary / self.group.size(), self.config.hidden);
+        let name = if self.config.tied { "token_embd.weight" } else { "output.weight" };
+        let weight = self.tensor(name, Part::Rows, (vocabulary, hidden))?;
         Ok(if is_dense(&weight) {
             Head::Dense(self.dense(&weight)?)
         } else {
@@ -161,7 +199,7 @@ impl<R: Read + Seek> Source for Gguf<'_, R> {
         if self.tensors.shape(name).is_none() {
             return Ok(None);
         }
-        let factors = self.tensor(name, self.config.head_size / 2)?;
+        let factors = self.tensor(name, Part::Whole, self.config.head_size / 2)?;
         Ok(Some(factors.dequantize(&Device::Cpu)?.to_vec1()?))
     }
 

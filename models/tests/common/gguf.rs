@@ -1,11 +1,20 @@
 //! GGUF files with random weights in mixed formats.
 
+#[path = "../../../tests/support/drawn.rs"]
+mod drawn;
+#[path = "../../../tests/support/gguf.rs"]
+pub mod files;
+
 use super::weights;
-use candle::quantized::gguf_file::{self, Value};
+use candle::quantized::gguf_file::{self, Content, Value};
 use candle::quantized::{GgmlDType, QTensor};
 use candle::{Device, Result, Tensor};
 use candle_tilegemm::nn::attention::{Rope, RopeScaling, RopeStyle};
+use candle_tilegemm::nn::QWeights;
+use candle_tilegemm::Format;
 use candle_tilegemm_models::Config;
+use drawn::blocks;
+use files::Entry;
 use std::collections::HashMap;
 use std::io::Cursor;
 
@@ -146,4 +155,59 @@ pub fn file(config: &Config, arch: &str, mixed: bool, more: &[(&str, Value)]) ->
     gguf_file::write(&mut bytes, &metadata, &tensors)?;
     bytes.set_position(0);
     Ok((bytes, dense))
+}
+
+/// A tensor's format among those that candle does not have, and its name in Hugging Face's words; none of dense tensors.
+fn elsewhere(name: &str) -> Option<(Format, String)> {
+    let parts: Vec<&str> = name.split('.').collect();
+    let (format, to) = match parts[..] {
+        ["token_embd", _] => (Format::IQ4_NL, "model.embed_tokens".to_string()),
+        ["output", _] => (Format::IQ4_XS, "lm_head".to_string()),
+        ["blk", layer, part, "weight"] => {
+            let (format, to) = match part {
+                "attn_q" => (Format::IQ4_XS, "self_attn.q_proj"),
+                "attn_k" => (Format::IQ4_XS, "self_attn.k_proj"),
+                "attn_v" => (Format::MXFP4, "self_attn.v_proj"),
+                "attn_output" => (Format::IQ4_NL, "self_attn.o_proj"),
+                "ffn_gate" => (Format::MXFP4, "mlp.gate_proj"),
+                "ffn_up" => (Format::MXFP4, "mlp.up_proj"),
+                "ffn_down" => (Format::IQ4_XS, "mlp.down_proj"),
+                "ffn_gate_exps" => (Format::MXFP4, "mlp.experts.#.gate_proj"),
+                "ffn_up_exps" if layer == "0" => (Format::MXFP4, "mlp.experts.#.up_proj"),
+                "ffn_up_exps" => (Format::IQ4_XS, "mlp.experts.#.up_proj"),
+                "ffn_down_exps" => (Format::MXFP4, "mlp.experts.#.down_proj"),
+                _ => return None,
+            };
+            (format, format!("model.layers.{layer}.{to}"))
+        }
+        _ => return None,
+    };
+    Some((format, to + ".weight"))
+}
+
+/// The same of a file whose matrices are all in formats that candle does not have.
+pub fn file_elsewhere(config: &Config, arch: &str) -> Result<(Cursor<Vec<u8>>, Weights)> {
+    let (mut bytes, mut dense) = file(config, arch, true, &[])?;
+    let content = Content::read(&mut bytes)?;
+    let mut entries = vec![];
+    for (seed, (name, info)) in content.tensor_infos.iter().enumerate() {
+        let Some((format, to)) = elsewhere(name) else {
+            entries.push(Entry::of_tensor(name, &content.tensor(&mut bytes, name, &Device::Cpu)?)?);
+            continue;
+        };
+        let data = blocks(format, info.shape.elem_count(), seed as u64);
+        let numbers = QWeights::from_bytes(format, data.clone(), info.shape.clone(), &Device::Cpu)?;
+        let numbers = numbers.dequantize(&Device::Cpu)?;
+        if info.shape.rank() == 3 {
+            for expert in 0..info.shape.dims()[0] {
+                dense.insert(to.replace('#', &expert.to_string()), numbers.get(expert)?);
+            }
+        } else {
+            dense.insert(to, numbers);
+        }
+        entries.push(Entry::new(name, format, info.shape.dims(), data));
+    }
+    let metadata: Vec<(&str, Value)> =
+        content.metadata.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+    Ok((Cursor::new(files::file(&metadata, &entries)), dense))
 }

@@ -4,6 +4,7 @@
 pub mod gguf;
 pub mod gpt_oss;
 pub mod narrow;
+pub mod ranks;
 pub mod steps;
 
 use candle::{DType, Device, Result, Tensor};

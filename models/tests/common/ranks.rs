@@ -1,0 +1,62 @@
+//! Decoders that several ranks compute, as threads on the CPU.
+
+use super::{difference, Random, ROUNDING};
+use candle::{Result, Tensor};
+use candle_tilegemm::nn::parallel::Group;
+use candle_tilegemm::nn::Sampling;
+use candle_tilegemm_models::{Cache, Decoder, Sampler};
+use std::time::Duration;
+
+/// What a decoder says: logits, and the tokens of all sequences.
+pub type Said = (Vec<Tensor>, Vec<Vec<u32>>);
+
+/// What each rank's thread returns.
+pub fn on_ranks<T: Send>(ranks: usize, work: impl Fn(&Group) -> Result<T> + Sync) -> Result<Vec<Result<T>>> {
+    let groups = Group::threads(ranks, Duration::from_secs(60))?;
+    let work = &work;
+    Ok(std::thread::scope(|scope| {
+        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(move || work(&group))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+    }))
+}
+
+/// The logits of prompts of different lengths in chunks, steps of all sequences, and the logits of one more token of each.
+pub fn run(decoder: Decoder) -> Result<Said> {
+    let decoder = decoder.with_chunk(3);
+    let vocabulary = decoder.config().vocabulary;
+    let (mut random, mut logits) = (Random(5), vec![]);
+    let mut cache = Cache::with_capacity(&decoder, 3, 8)?;
+    for (slot, count) in [(0, 7), (1, 1), (2, 11)] {
+        logits.push(decoder.prefill(slot, &random.tokens(count, vocabulary), &mut cache)?);
+    }
+    let sampler = Sampler::same(Sampling::new(0.8, 7).with(|sampling| sampling.top_p = 0.9));
+    let mut step = decoder.step(&mut cache, sampler)?;
+    for _ in 0..4 {
+        step.next()?;
+    }
+    let tokens = (0..3).map(|slot| Ok(cache.tokens(slot)?.to_vec())).collect::<Result<_>>()?;
+    for slot in 0..3 {
+        logits.push(decoder.prefill(slot, &[5], &mut cache)?);
+    }
+    Ok((logits, tokens))
+}
+
+/// Whether so many ranks say what the whole decoder says, up to roundings, and all of them the same bits.
+pub fn agree((logits, tokens): &Said, ranks: usize, load: impl Fn(&Group) -> Result<Decoder> + Sync) -> Result<()> {
+    let all = on_ranks(ranks, |group| run(load(group)?))?;
+    for (rank, of_rank) in all.iter().enumerate() {
+        let (of_rank, chosen) = of_rank.as_ref().map_err(|error| candle::Error::msg(error.to_string()))?;
+        assert_eq!(chosen, tokens, "rank {rank} of {ranks}");
+        for (i, (x, y)) in of_rank.iter().zip(logits).enumerate() {
+            let apart = difference(x, y)?;
+            assert!(apart < ROUNDING, "rank {rank} of {ranks}, logits {i}: {apart:e}");
+        }
+        // All ranks have the same bits: they choose the same tokens.
+        assert_eq!(bits(of_rank)?, bits(&all[0].as_ref().unwrap().0)?, "rank {rank} of {ranks}");
+    }
+    Ok(())
+}
+
+pub fn bits(logits: &[Tensor]) -> Result<Vec<Vec<f32>>> {
+    logits.iter().map(Tensor::to_vec1).collect()
+}
