@@ -35,14 +35,12 @@ pub fn model(
         folder(path, quantize, change, dtype, group, device)
     } else if quantize.is_some() {
         bail!("{}: the weights of a GGUF file stay as they are; --quantize is for a folder", path.display())
-    } else if group.size() > 1 {
-        bail!("{}: the weights of a GGUF file are not split; --cards is for a folder", path.display())
     } else {
-        gguf(path, dtype, device).with_context(|| path.display().to_string())
+        gguf(path, dtype, group, device).with_context(|| path.display().to_string())
     }
 }
 
-fn gguf(path: &Path, dtype: DType, device: &Device) -> Result<Model> {
+fn gguf(path: &Path, dtype: DType, group: &Group, device: &Device) -> Result<Model> {
     let mut file =
         BufReader::new(File::open(path).context("cannot read it; `third_party/fetch.sh smollm2` has a small model")?);
     let gguf = GgufFile::read(&mut file)?;
@@ -51,7 +49,7 @@ fn gguf(path: &Path, dtype: DType, device: &Device) -> Result<Model> {
         _ => None,
     };
     let tokenizer = tokenizer::of(&gguf.content)?;
-    Ok(Model { decoder: Decoder::from_gguf_file(&gguf, &mut file, dtype, device)?, tokenizer, template })
+    Ok(Model { decoder: Decoder::from_gguf_rank(&gguf, group, &mut file, dtype, device)?, tokenizer, template })
 }
 
 fn folder(

@@ -6,7 +6,7 @@
 //!   --chat --prompt "What is a matrix?"
 //! cargo run -p candle-tilegemm-models --example generate --features cuda,sm90,gguf,layers -- MODEL --sequences 8 --temperature 0.8
 //! cargo run -p candle-tilegemm-models --example generate --features cuda,sm90,layers,narrow -- FOLDER --quantize int4
-//! cargo run -p candle-tilegemm-models --example generate --features cuda,sm90,layers,nccl -- FOLDER --cards 2
+//! cargo run -p candle-tilegemm-models --example generate --features cuda,sm90,gguf,layers,nccl -- MODEL --cards 2
 //! ```
 
 mod chat;
