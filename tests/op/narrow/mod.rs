@@ -5,6 +5,7 @@ mod experts;
 mod files;
 mod layers;
 mod quantizers;
+mod ranks;
 // The checks of a GPU, too.
 #[path = "../../support/narrow.rs"]
 mod shared;
@@ -18,10 +19,17 @@ use candle_tilegemm::nn::QuantizationConfig;
 
 /// The config and the tensors of a checkpoint of tests/data/narrow.
 fn checkpoint(name: &str) -> (QuantizationConfig, VarBuilder<'static>) {
-    let path = |extension: &str| format!("{}/tests/data/narrow/{name}.{extension}", env!("CARGO_MANIFEST_DIR"));
-    let config = QuantizationConfig::from_json(&std::fs::read_to_string(path("json")).unwrap()).unwrap();
-    let file = BufferedSafetensors::new(std::fs::read(path("safetensors")).unwrap()).unwrap();
-    (config, Checkpoint::from(file).var_builder(DType::BF16, &Device::Cpu))
+    let config = QuantizationConfig::from_json(&std::fs::read_to_string(path(name, "json")).unwrap()).unwrap();
+    (config, Checkpoint::from(file_of(name)).var_builder(DType::BF16, &Device::Cpu))
+}
+
+fn path(name: &str, extension: &str) -> String {
+    format!("{}/tests/data/narrow/{name}.{extension}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The tensors of a checkpoint of tests/data/narrow.
+fn file_of(name: &str) -> BufferedSafetensors {
+    BufferedSafetensors::new(std::fs::read(path(name, "safetensors")).unwrap()).unwrap()
 }
 
 /// A builder of tensors by their names.

@@ -19,12 +19,13 @@ pub(super) fn read(of: &Module, [n, k]: [usize; 2], scheme: &Awq) -> Result<Quan
     }
     let group = scheme.group.unwrap_or(k).max(1);
     let (groups, width) = (k.div_ceil(group), n / CODES);
-    let packed = of.words("qweight")?.expect(&[k, width])?.values;
-    let scales = of.floats("scales")?.expect(&[groups, n])?.values;
+    of.uncut("columns", [k, group], groups, || Ok(of.floats("scales")?.dims.first().copied()))?;
+    let packed = of.shaped(&[k, width]).words("qweight")?.values;
+    let scales = of.shaped(&[groups, n]).floats("scales")?.values;
     let code = |words: &[u32], n: usize| (words[n / CODES] >> (4 * NIBBLES[n % CODES]) & 0xf) as u8;
     let zeros = match of.has("qzeros") {
         true => {
-            let stored = of.words("qzeros")?.expect(&[groups, width])?.values;
+            let stored = of.shaped(&[groups, width]).words("qzeros")?.values;
             (0..groups * n).map(|at| code(&stored[at / n * width..], at % n)).collect()
         }
         false if !scheme.zeros => vec![Codes::U4.middle(); groups * n],

@@ -22,6 +22,15 @@ impl Stream<'_> {
     }
 }
 
+/// The fewest codes that fill words.
+pub(super) fn codes_of_whole_words(bits: usize) -> usize {
+    if 32usize.is_multiple_of(bits) {
+        32 / bits
+    } else {
+        32
+    }
+}
+
 /// The words that so many codes take.
 pub(super) fn words(codes: usize, bits: usize) -> usize {
     (codes * bits).div_ceil(32)

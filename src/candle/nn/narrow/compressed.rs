@@ -1,6 +1,6 @@
 //! Integers as compressed-tensors stores them: packed, or a byte each.
 
-use super::bits::{words, Stream};
+use super::bits::{codes_of_whole_words, words, Stream};
 use super::codes::Codes;
 use super::gptq::order;
 use super::scales::Scales;
@@ -17,27 +17,34 @@ pub(super) fn read_packed(of: &Module, [n, k]: [usize; 2], scheme: &Integers) ->
     let bits = scheme.bits;
     if of.has("weight_shape") {
         let shape = of.integers("weight_shape")?;
-        if shape.values != [n as i64, k as i64] {
+        if !has_part(&shape.values, [n, k]) {
             bail!("{}: the shape is {:?}; expected {:?}", shape.name, shape.values, [n, k]);
         }
     }
-    let width = words(k, bits);
-    let packed = of.words("weight_packed")?.expect(&[n, width])?.values;
+    let (width, of_words) = (words(k, bits), codes_of_whole_words(bits));
+    of.uncut("columns", [k, of_words], width, || Ok(of.words("weight_packed")?.dims.get(1).copied()))?;
+    let packed = of.shaped(&[n, width]).words("weight_packed")?.values;
     let factors = Factors::read(of, [n, k], scheme)?;
     let middle = 1 << (bits - 1);
     let zeros = if scheme.symmetric {
         None
     } else if matches!(scheme.granularity, Granularity::Tensor | Granularity::Block(_)) {
-        Some(factors.spread(&of.bytes("weight_zero_point")?, |zero| zero.wrapping_add(middle))?)
+        let zeros = in_shape(factors.stored, |dims| of.shaped(dims).bytes("weight_zero_point"))?;
+        Some(factors.spread(&zeros, |zero| zero.wrapping_add(middle)))
     } else {
         let groups = factors.groups;
-        let stored = of.words("weight_zero_point")?.expect(&[words(n, bits), groups])?.values;
+        of.uncut("rows", [n, of_words], n, || Ok(of.floats("weight_scale")?.dims.first().copied()))?;
+        let stored = of.shaped(&[words(n, bits), groups]).words("weight_zero_point")?.values;
         let zero = |at: usize| Stream { words: &stored, first: at / n, stride: groups, bits }.code(at % n);
         Some((0..groups * n).map(zero).collect::<Vec<u8>>())
     };
     let zeros = zeros.filter(|zeros| zeros.iter().any(|zero| *zero != middle));
     let gather = match of.has("weight_g_idx") {
-        true => group_order(&of.integers("weight_g_idx")?.expect(&[k])?, factors.group)?,
+        true => {
+            let of_columns = of.integers("weight_g_idx")?; // of all, on a rank that has a part of them, too
+            let [_, group] = scheme.granularity.shared([n, of_columns.values.len()]);
+            group_order(&of_columns, k, group)?
+        }
         false => None,
     };
     let (codes, change) = match (bits, &zeros) {
@@ -58,21 +65,34 @@ pub(super) fn read_packed(of: &Module, [n, k]: [usize; 2], scheme: &Integers) ->
     Ok(weight.with_gather(gather))
 }
 
+/// Whether weights of a shape are all of these, or a rank's part of the rows or of the columns.
+fn has_part(all: &[i64], part: [usize; 2]) -> bool {
+    let [n, k] = part.map(|size| size as i64);
+    match *all {
+        [rows, columns] if rows == n => columns == k || (k > 0 && columns % k == 0),
+        [rows, columns] => columns == k && n > 0 && rows % n == 0,
+        _ => false,
+    }
+}
+
 /// The order of columns; the library writes -1 everywhere where there is none.
-fn group_order(groups: &Array<i64>, group: usize) -> Result<Option<Vec<u32>>> {
+fn group_order(groups: &Array<i64>, k: usize, group: usize) -> Result<Option<Vec<u32>>> {
     match groups.values.iter().all(|group| *group == -1) {
         true => Ok(None),
-        false => order(groups, group),
+        false => order(groups, k, group),
     }
 }
 
 /// Reads `weight` in I8, (N, K), `weight_scale` and, where the weights are not symmetric, `weight_zero_point` in I8.
 pub(super) fn read_bytes(of: &Module, [n, k]: [usize; 2], scheme: &Integers) -> Result<QuantWeight> {
-    let weight = of.bytes("weight")?.expect(&[n, k])?.values;
+    let weight = of.shaped(&[n, k]).bytes("weight")?.values;
     let factors = Factors::read(of, [n, k], scheme)?;
     let zeros = match scheme.symmetric {
         true => None,
-        false => Some(factors.spread(&of.bytes("weight_zero_point")?, |zero| zero.wrapping_add(128))?),
+        false => {
+            let zeros = in_shape(factors.stored, |dims| of.shaped(dims).bytes("weight_zero_point"))?;
+            Some(factors.spread(&zeros, |zero| zero.wrapping_add(128)))
+        }
     };
     let zeros = zeros.filter(|zeros| zeros.iter().any(|zero| *zero != 128));
     let (codes, change) = if zeros.is_some() { (Codes::U8, 128) } else { (Codes::I8, 0) };
@@ -96,21 +116,22 @@ struct Factors {
 
 impl Factors {
     fn read(of: &Module, [n, k]: [usize; 2], scheme: &Integers) -> Result<Self> {
-        let scale = of.floats("weight_scale")?;
         let [rows, group] = scheme.granularity.shared([n, k]);
         let stored = [n.div_ceil(rows.max(1)), k.div_ceil(group.max(1))];
-        check(&scale, stored)?;
+        let of_dimension = |at: usize| Ok(of.floats("weight_scale")?.dims.get(at).copied());
+        of.uncut("rows", [n, rows], stored[0], || of_dimension(0))?;
+        of.uncut("columns", [k, group], stored[1], || of_dimension(1))?;
+        let scale = in_shape(stored, |dims| of.shaped(dims).floats("weight_scale"))?;
         let mut factors = Self { values: vec![], stored, shape: [n, k], rows, group, groups: stored[1] };
-        factors.values = factors.spread(&scale, |scale| scale)?;
+        factors.values = factors.spread(&scale, |scale| scale);
         Ok(factors)
     }
 
     /// For each group and row the number that is stored for it.
-    fn spread<T: Copy, U>(&self, of: &Array<T>, with: impl Fn(T) -> U) -> Result<Vec<U>> {
-        check(of, self.stored)?;
+    fn spread<T: Copy, U>(&self, of: &Array<T>, with: impl Fn(T) -> U) -> Vec<U> {
         let n = self.shape[0];
         let at = |at: usize| (at % n / self.rows) * self.groups + at / n;
-        Ok((0..self.groups * n).map(|place| with(of.values[at(place)])).collect())
+        (0..self.groups * n).map(|place| with(of.values[at(place)])).collect()
     }
 
     fn scales(&self) -> Scales {
@@ -118,12 +139,14 @@ impl Factors {
     }
 }
 
-/// Refuses another number of factors. One a row may be (N) or (N, 1), one of a tensor () or (1).
-fn check<T>(of: &Array<T>, [rows, groups]: [usize; 2]) -> Result<()> {
-    let dims: Vec<usize> = of.dims.iter().copied().filter(|size| *size != 1).collect();
-    let expected: Vec<usize> = [rows, groups].into_iter().filter(|size| *size != 1).collect();
-    if dims != expected {
-        bail!("{}: the shape is {:?}; expected {:?}", of.name, of.dims, [rows, groups]);
+/// So many rows and groups of factors: one a row may be (N) or (N, 1), one of a tensor () or (1).
+fn in_shape<T>([rows, groups]: [usize; 2], read: impl Fn(&[usize]) -> Result<Array<T>>) -> Result<Array<T>> {
+    let mut others = vec![];
+    if rows == 1 || groups == 1 {
+        others.push(vec![rows * groups]);
     }
-    Ok(())
+    if rows * groups == 1 {
+        others.push(vec![]);
+    }
+    read(&[rows, groups]).or_else(|error| others.iter().find_map(|dims| read(dims).ok()).ok_or(error))
 }

@@ -122,7 +122,7 @@ impl QuantExperts {
             read_mxfp4_experts(&of, "down_proj", [experts, hidden, inner])?,
         ];
         let bias = |name: &str, columns: usize| -> Result<Option<Tensor>> {
-            let bias = of.floats(name)?.expect(&[experts, columns])?;
+            let bias = of.shaped(&[experts, columns]).floats(name)?;
             Tensor::from_vec(bias.values, (experts, columns), &Device::Cpu).map(Some)
         };
         let biases = [bias("gate_up_proj_bias", 2 * inner)?, bias("down_proj_bias", hidden)?];
@@ -171,6 +171,12 @@ impl QuantExperts {
         Self::of_modules(sizes, gate, &vb, |vb, [n, k]| {
             QuantWeight::quantize(&vb.set_device(Device::Cpu).get((n, k), "weight")?, to)
         })
+    }
+
+    /// The same experts without the bias behind `down`: those of all ranks but one, where each has a part of the inner numbers and their results are added up.
+    pub fn without_down_bias(mut self) -> Self {
+        self.biases[1] = None;
+        self
     }
 
     /// The same experts with another gate.

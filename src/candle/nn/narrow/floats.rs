@@ -18,8 +18,43 @@ const BLOCK: [usize; 2] = [128, 128];
 /// the rows of matrices that were merged.
 pub(super) fn read_fp8(of: &Module, [n, k]: [usize; 2], parts: &[usize], scheme: &Fp8) -> Result<QuantWeight> {
     let name = if of.has("weight_scale_inv") { "weight_scale_inv" } else { "weight_scale" };
-    let weight = of.fp8("weight")?.expect(&[n, k])?.values;
-    fp8(&weight, [n, k], &of.floats(name)?, parts, scheme.granularity)
+    let weight = of.shaped(&[n, k]).fp8("weight")?.values;
+    fp8(&weight, [n, k], &fp8_factors(of, name, [n, k], parts, scheme.granularity)?, parts, scheme.granularity)
+}
+
+/// The factors of (n, k) weights. On a rank all are read, which are few: their shape says whose they are.
+fn fp8_factors(
+    of: &Module,
+    name: &str,
+    [n, k]: [usize; 2],
+    parts: &[usize],
+    granularity: Option<Granularity>,
+) -> Result<Array<f32>> {
+    let all = of.floats(name)?;
+    let rows = if all.dims.len() == 1 { vec![n] } else { vec![n, 1] };
+    if [1, parts.len()].contains(&all.values.len()) || all.dims == rows {
+        return Ok(all);
+    }
+    if let [_] | [_, 1] = all.dims[..] {
+        if let Ok(of_rank) = of.shaped(&rows).floats(name) {
+            return Ok(of_rank);
+        }
+    }
+    let Some(block) = block(granularity).filter(|_| all.dims.len() == 2) else { return Ok(all) };
+    let blocks = [n.div_ceil(block[0]), k.div_ceil(block[1])];
+    of.uncut("rows", [n, block[0]], blocks[0], || Ok(Some(all.dims[0])))?;
+    of.uncut("columns", [k, block[1]], blocks[1], || Ok(Some(all.dims[1])))?;
+    of.shaped(&blocks).floats(name).or(Ok(all))
+}
+
+/// Rows and columns that share a factor, unless all of a row or of the tensor do.
+fn block(granularity: Option<Granularity>) -> Option<[usize; 2]> {
+    match granularity {
+        Some(Granularity::Block(block)) => Some(block),
+        Some(Granularity::Group(group)) => Some([1, group]),
+        None => Some(BLOCK),
+        _ => None,
+    }
 }
 
 /// The same from numbers: `weight` has codes, row after row.
@@ -33,12 +68,8 @@ pub(super) fn fp8(
     let values = &scale.values;
     let blocks = |[rows, columns]: [usize; 2]| [n.div_ceil(rows), k.div_ceil(columns)];
     let is_rows = scale.dims == [n] || scale.dims == [n, 1];
-    let block = match granularity {
-        Some(Granularity::Block(block)) => Some(block),
-        Some(Granularity::Group(group)) => Some([1, group]),
-        None if scale.dims.len() == 2 && !is_rows => Some(BLOCK),
-        _ => None,
-    };
+    // Without a config the factors' shape says whether there are blocks.
+    let block = block(granularity).filter(|_| granularity.is_some() || (scale.dims.len() == 2 && !is_rows));
     let scales = match block {
         Some(block) if scale.dims == blocks(block) && values.len() > 1 => block_scales(values, [n, k], block),
         _ if values.len() == 1 => Scales::rounded(ScaleFormat::F32, values, [n.max(1), k.max(1)], [1, 1]),
@@ -84,9 +115,10 @@ pub(super) fn read_nvfp4(of: &Module, shape: [usize; 2], kind: Nvfp4) -> Result<
         Nvfp4::ModelOpt => "weight",
     };
     check_pairs(of, k)?;
-    let packed = of.nibbles(name)?.expect(&[n, k / 2])?.values;
     let groups = k.div_ceil(NV_GROUP);
-    let scales = of.fp8("weight_scale")?.expect(&[n, groups])?.values;
+    of.uncut("columns", [k, NV_GROUP], groups, || Ok(of.fp8("weight_scale")?.dims.get(1).copied()))?;
+    let packed = of.shaped(&[n, k / 2]).nibbles(name)?.values;
+    let scales = of.shaped(&[n, groups]).fp8("weight_scale")?.values;
     let one = |name: &str| -> Result<f32> {
         match of.floats(name)?.values[..] {
             [factor] => Ok(factor),
@@ -105,18 +137,24 @@ pub(super) fn read_nvfp4(of: &Module, shape: [usize; 2], kind: Nvfp4) -> Result<
 pub(super) fn read_mxfp4(of: &Module, shape: [usize; 2]) -> Result<QuantWeight> {
     let [n, k] = shape;
     check_pairs(of, k)?;
-    let packed = of.nibbles("weight_packed")?.expect(&[n, k / 2])?.values;
-    let scales = of.exponents("weight_scale")?.expect(&[n, k.div_ceil(MX_GROUP)])?.values;
-    Ok(mxfp4(&packed, shape, &scales))
+    let packed = of.shaped(&[n, k / 2]).nibbles("weight_packed")?.values;
+    Ok(mxfp4(&packed, shape, &mx_scales(of, shape)?))
 }
 
 /// Reads `weight` in F8_E4M3, (N, K), and powers of two in `weight_scale`, (N, K / 32).
 pub(super) fn read_mxfp8(of: &Module, [n, k]: [usize; 2]) -> Result<QuantWeight> {
     let groups = k.div_ceil(MX_GROUP);
-    let weight = of.fp8("weight")?.expect(&[n, k])?.values;
-    let scales = of.exponents("weight_scale")?.expect(&[n, groups])?.values;
+    let weight = of.shaped(&[n, k]).fp8("weight")?.values;
+    let scales = mx_scales(of, [n, k])?;
     let scales = Scales::new(ScaleFormat::E8M0, transposed(&scales, [n, groups]), [1, MX_GROUP], [1, n]);
     Ok(bytes(&weight, [n, k], scales))
+}
+
+/// Powers of two in `weight_scale`, (N, K / 32).
+fn mx_scales(of: &Module, [n, k]: [usize; 2]) -> Result<Vec<u8>> {
+    let groups = k.div_ceil(MX_GROUP);
+    of.uncut("columns", [k, MX_GROUP], groups, || Ok(of.exponents("weight_scale")?.dims.get(1).copied()))?;
+    Ok(of.shaped(&[n, groups]).exponents("weight_scale")?.values)
 }
 
 /// Reads `NAME_blocks`, (experts, n, k / 32, 16), and `NAME_scales`, (experts, n, k / 32), as gpt-oss has them: the matrices of all experts over one another.
@@ -125,8 +163,8 @@ pub(super) fn read_mxfp4_experts(of: &Module, name: &str, [experts, n, k]: [usiz
     if !k.is_multiple_of(MX_GROUP) {
         bail!("{}.{name}_blocks: blocks have {MX_GROUP} columns; expected a multiple, not {k} columns", of.path());
     }
-    let packed = of.bytes(&format!("{name}_blocks"))?.expect(&[experts, n, groups, MX_GROUP / 2])?.values;
-    let scales = of.exponents(&format!("{name}_scales"))?.expect(&[experts, n, groups])?.values;
+    let packed = of.shaped(&[experts, n, groups, MX_GROUP / 2]).bytes(&format!("{name}_blocks"))?.values;
+    let scales = of.shaped(&[experts, n, groups]).exponents(&format!("{name}_scales"))?.values;
     Ok(mxfp4(&packed, [experts * n, k], &scales))
 }
 

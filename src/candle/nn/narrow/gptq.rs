@@ -1,6 +1,6 @@
 //! Weights as GPTQ stores them (auto-gptq, gptqmodel).
 
-use super::bits::{words, Stream};
+use super::bits::{codes_of_whole_words, words, Stream};
 use super::codes::Codes;
 use super::scales::Scales;
 use super::scheme::{Gptq, GptqZeros};
@@ -16,13 +16,17 @@ pub(super) fn read(of: &Module, [n, k]: [usize; 2], scheme: &Gptq) -> Result<Qua
     let Gptq { bits, group, symmetric, zeros: kind } = *scheme;
     let group = group.unwrap_or(k).max(1);
     let groups = k.div_ceil(group);
-    let packed = of.words("qweight")?.expect(&[words(k, bits), n])?.values;
-    let scales = of.floats("scales")?.expect(&[groups, n])?.values;
+    let (height, of_words) = (words(k, bits), codes_of_whole_words(bits));
+    of.uncut("columns", [k, of_words], height, || Ok(of.words("qweight")?.dims.first().copied()))?;
+    of.uncut("columns", [k, group], groups, || Ok(of.floats("scales")?.dims.first().copied()))?;
+    let packed = of.shaped(&[height, n]).words("qweight")?.values;
+    let scales = of.shaped(&[groups, n]).floats("scales")?.values;
     let middle = 1 << (bits - 1);
     let mut zeros = vec![middle; groups * n];
     if of.has("qzeros") {
         let stride = words(n, bits);
-        let mut stored = of.words("qzeros")?.expect(&[groups, stride])?.values;
+        of.uncut("rows", [n, of_words], n, || Ok(of.floats("scales")?.dims.get(1).copied()))?;
+        let mut stored = of.shaped(&[groups, stride]).words("qzeros")?.values;
         let add = match kind {
             GptqZeros::AsTheyAre => 0,
             GptqZeros::LessOneBorrowed if bits != 3 => {
@@ -42,7 +46,10 @@ pub(super) fn read(of: &Module, [n, k]: [usize; 2], scheme: &Gptq) -> Result<Qua
         bail!("{}.qzeros: no such tensor, and the weights are not symmetric (sym: false)", of.path());
     }
     let gather = match of.has("g_idx") {
-        true => order(&of.integers("g_idx")?.expect(&[k])?, group)?,
+        true => {
+            let of_columns = of.integers("g_idx")?; // of all, on a rank that has a part of them, too
+            order(&of_columns, k, scheme.group.unwrap_or(of_columns.values.len()).max(1))?
+        }
         false => None,
     };
     // Symmetric codes need no zero points: those of fewer than 4 bits are moved to the middle of 4.
@@ -67,11 +74,20 @@ pub(super) fn read(of: &Module, [n, k]: [usize; 2], scheme: &Gptq) -> Result<Qua
     Ok(weight.with_gather(gather))
 }
 
-/// The columns sorted by their groups; none where they lie so.
-pub(super) fn order(groups: &Array<i64>, group: usize) -> Result<Option<Vec<u32>>> {
-    let of = |k: &usize| groups.values[*k];
-    if (0..groups.values.len()).all(|k| of(&k) == (k / group) as i64) {
+/// The `k` columns sorted by their groups; none where they lie so. `groups` has those of all columns, of which a rank may have a part.
+pub(super) fn order(groups: &Array<i64>, k: usize, group: usize) -> Result<Option<Vec<u32>>> {
+    let (of, all) = (|k: &usize| groups.values[*k], groups.values.len());
+    if groups.dims.len() != 1 || (all != k && !all.is_multiple_of(k)) {
+        bail!("{}: the shape is {:?}; expected {:?}", groups.name, groups.dims, [k]);
+    }
+    if (0..all).all(|k| of(&k) == (k / group) as i64) {
         return Ok(None);
+    }
+    if all != k {
+        bail!(
+            "{}: {all} columns are in act order, and a rank has {k} of them; expected one rank, or a checkpoint without act order (desc_act: false)",
+            groups.name
+        );
     }
     let mut order: Vec<usize> = (0..groups.values.len()).collect();
     order.sort_by_key(of);

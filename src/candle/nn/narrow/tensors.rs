@@ -6,6 +6,8 @@ use candle_nn::VarBuilder;
 /// The tensors of a module. They are read to the host, whatever device and type the builder has.
 pub(super) struct Module<'a> {
     vb: VarBuilder<'a>,
+    /// What tensors are asked for in; without it they come as they are stored.
+    shape: Option<Vec<usize>>,
 }
 
 /// Numbers of a tensor, and its shape.
@@ -17,14 +19,6 @@ pub(super) struct Array<T> {
 }
 
 impl<T> Array<T> {
-    /// Refuses another shape.
-    pub fn expect(self, dims: &[usize]) -> Result<Self> {
-        if self.dims != dims {
-            bail!("{}: the shape is {:?}; expected {dims:?}", self.name, self.dims);
-        }
-        Ok(self)
-    }
-
     fn map<U>(self, with: impl FnMut(T) -> U) -> Array<U> {
         Array { name: self.name, values: self.values.into_iter().map(with).collect(), dims: self.dims }
     }
@@ -32,7 +26,31 @@ impl<T> Array<T> {
 
 impl<'a> Module<'a> {
     pub fn new(vb: &VarBuilder<'a>) -> Self {
-        Self { vb: vb.clone().set_device(Device::Cpu) }
+        Self { vb: vb.clone().set_device(Device::Cpu), shape: None }
+    }
+
+    /// The same module, with tensors in this shape alone: on a rank of a group, where they are stored in that shape or are to be cut to it.
+    pub fn shaped(&self, dims: &[usize]) -> Self {
+        Self { vb: self.vb.clone(), shape: Some(dims.into()) }
+    }
+
+    /// Refuses a rank's part that cuts blocks in two: one of `size` rows or columns, `what`, of which `block` are in each. `stored` reads how many a tensor of the
+    /// checkpoint has where the part has `asked` of them.
+    pub fn uncut(
+        &self,
+        what: &str,
+        [size, block]: [usize; 2],
+        asked: usize,
+        stored: impl FnOnce() -> Result<Option<usize>>,
+    ) -> Result<()> {
+        // A last block that is short is the tensor's, unless there are more behind it.
+        if size.is_multiple_of(block) || stored()?.is_none_or(|stored| stored <= asked) {
+            return Ok(());
+        }
+        bail!(
+            "{}: a rank has {size} {what}, and {block} {what} are one block; expected ranks that have a multiple of {block} {what} each",
+            self.path()
+        )
     }
 
     /// The module's path.
@@ -54,8 +72,15 @@ impl<'a> Module<'a> {
         }
     }
 
+    fn read(&self, name: &str, dtype: DType) -> Result<Tensor> {
+        match &self.shape {
+            Some(dims) => self.vb.get_with_hints_dtype(&dims[..], name, Default::default(), dtype),
+            None => self.vb.get_unchecked_dtype(name, dtype),
+        }
+    }
+
     fn get(&self, name: &str, dtype: DType) -> Result<Tensor> {
-        self.vb.get_unchecked_dtype(name, dtype).map_err(|error| self.explained(name, error))
+        self.read(name, dtype).map_err(|error| self.explained(name, error))
     }
 
     /// An error of candle, with the tensor's name and what to do.
@@ -71,6 +96,9 @@ impl<'a> Module<'a> {
                 })
             }
             Error::CannotFindTensor { .. } => Error::msg(format!("{name}: no such tensor")),
+            Error::UnexpectedShape { got, expected, .. } => {
+                Error::msg(format!("{name}: the shape is {:?}; expected {:?}", got.dims(), expected.dims()))
+            }
             _ => error.context(name),
         }
     }
@@ -122,10 +150,16 @@ impl<'a> Module<'a> {
 
     /// Bytes of two codes of 4 bits, (.., k / 2), stored as U8, or as F4, whose shape is that of the codes.
     pub fn nibbles(&self, name: &str) -> Result<Array<u8>> {
-        if let Some(tensor) = self.cast(name, DType::U8)? {
-            return self.list(name, &tensor, Tensor::to_vec1::<u8>);
+        let error = match self.read(name, DType::U8) {
+            Ok(tensor) => return self.list(name, &tensor, Tensor::to_vec1::<u8>),
+            Err(error) => self.explained(name, error),
+        };
+        let mut shape = self.shape.clone();
+        if let Some(last) = shape.as_mut().and_then(|dims| dims.last_mut()) {
+            *last *= 2;
         }
-        let mut codes = self.raw(name, DType::F4)?;
+        let of_codes = Self { vb: self.vb.clone(), shape };
+        let Ok(mut codes) = of_codes.raw(name, DType::F4) else { return Err(error) };
         if let Some(last) = codes.dims.last_mut() {
             *last /= 2;
         }
@@ -134,7 +168,7 @@ impl<'a> Module<'a> {
 
     /// The tensor in this type; none of a tensor in a type that candle only stores.
     fn cast(&self, name: &str, dtype: DType) -> Result<Option<Tensor>> {
-        match self.vb.get_unchecked_dtype(name, dtype) {
+        match self.read(name, dtype) {
             Ok(tensor) => Ok(Some(tensor)),
             Err(error) if matches!(root(&error), Error::UnsupportedDTypeForOp(..)) => Ok(None),
             Err(error) => Err(self.explained(name, error)),
