@@ -38,10 +38,19 @@ impl Decoder {
     ///
     /// All ranks make the same calls in the same order, and choose the same tokens.
     ///
+    /// Activations in 8 bits have other factors than on one card where a product's columns are split, as each rank has those of its part of a row: results differ by
+    /// that rounding.
+    ///
     /// # Errors
-    /// As for [`load`](Self::load); sizes that the ranks do not divide, with the numbers of ranks that do; weights that are stored in few bits.
+    /// As for [`load`](Self::load); sizes that the ranks do not divide, with the numbers of ranks that do; stored weights in few bits whose groups, blocks or words a
+    /// rank's part cuts in two, or whose columns are in act order.
     pub fn load_rank(config: &Config, group: &Group, vb: VarBuilder) -> Result<Self> {
-        Self::from_source(&mut Dense::new(&config.of_rank(group)?, group, vb))
+        let of_rank = config.of_rank(group)?;
+        let decoder = Self::from_source(&mut Dense::new(&of_rank, group, vb));
+        decoder.map_err(|error| match group.size() {
+            1 => error,
+            size => error.context(format!("rank {} of {size}", group.rank())),
+        })
     }
 
     /// A decoder with the weights of a GGUF file, as they lie there; all else is in `dtype`: f16, bf16, or on the CPU f32.

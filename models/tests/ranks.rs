@@ -5,14 +5,12 @@ mod common;
 #[allow(dead_code)] // the example starts GPUs, too
 mod threads;
 
-use candle::safetensors::BufferedSafetensors;
-use candle::{bail, DType, Device, Result};
-use candle_nn::VarBuilder;
-use candle_tilegemm::nn::narrow::{Checkpoint, Quantizer};
+use candle::{bail, DType, Result, Tensor};
+use candle_tilegemm::nn::narrow::Quantizer;
 use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm_models::{Cache, Config, Decoder, Quantization, Sampler};
 use common::narrow::file_of;
-use common::ranks::{agree, on_ranks, run};
+use common::ranks::{self, builder, on_ranks};
 use common::{error, weights};
 use std::time::{Duration, Instant};
 
@@ -27,19 +25,9 @@ fn config(model_type: &str, more: &str) -> Result<Config> {
     ))
 }
 
-/// Parts of a file's tensors.
-fn builder(file: &[u8], group: &Group) -> Result<VarBuilder<'static>> {
-    let files = BufferedSafetensors::new(file.to_vec())?;
-    Ok(Checkpoint::from(files).of_rank(group).var_builder(DType::F32, &Device::Cpu))
-}
-
 fn agrees(config: &Config, seed: u64) -> Result<()> {
     let file = file_of(&weights(config, seed)?)?;
-    let whole = run(Decoder::load(config, builder(&file, &Group::one())?)?)?;
-    for ranks in [2, 4] {
-        agree(&whole, ranks, |group| Decoder::load_rank(config, group, builder(&file, group)?))?;
-    }
-    Ok(())
+    ranks::agrees(config, &[2, 4], |group| builder(&file, group))
 }
 
 #[test]

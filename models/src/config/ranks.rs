@@ -1,6 +1,6 @@
 //! What a rank of a group has of a decoder.
 
-use super::{Config, Experts, Quantization};
+use super::{Config, Experts};
 use candle::{bail, Result};
 use candle_tilegemm::nn::parallel::Group;
 
@@ -36,9 +36,6 @@ impl Config {
             let divides_all = |ranks: &usize| sizes.iter().all(|(_, size)| size.is_multiple_of(*ranks));
             let legal: Vec<String> = (1..=MOST_RANKS).filter(divides_all).map(|ranks| ranks.to_string()).collect();
             bail!("config: {name} is {size}, which {ranks} ranks do not divide; expected {} ranks", legal.join(", "));
-        }
-        if ranks > 1 && matches!(self.quantization, Quantization::Stored(_)) {
-            bail!("config: quantization_config: weights that are stored in few bits are not split; expected one rank, or a checkpoint in 16 bits (`Quantization::Rounded` rounds its weights as they are loaded)");
         }
         let experts = self.experts.clone();
         Ok(Self {

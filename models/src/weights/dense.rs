@@ -68,6 +68,7 @@ impl<'a> Dense<'a> {
             _ => bail!("{}: experts of this form are read in MXFP4 alone; expected a quantization_config that says mxfp4 of them", of_experts.prefix()),
         }
         let experts = QuantExperts::gpt_oss([count, hidden, inner], of_experts)?.with_gate(gate);
+        let experts = if self.group.rank() == 0 { experts } else { experts.without_down_bias() }; // ranks are added up
         let router = vb.pp("router").get_with_hints((count, hidden), "weight", DEFAULT_KAIMING_NORMAL)?;
         let bias = vb.pp("router").get_with_hints(count, "bias", Init::Const(0.0))?;
         FusedMoe::from_narrow(router, &experts, of)?.with_router_bias(&bias)

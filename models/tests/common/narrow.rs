@@ -6,6 +6,7 @@ use candle::safetensors::BufferedSafetensors;
 use candle::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_tilegemm::nn::narrow::{Checkpoint, Codes, Granularity, QuantWeight, Quantizer, ScaleFormat};
+use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm_models::Config;
 use std::collections::HashMap;
 
@@ -284,5 +285,10 @@ impl Model {
     /// The checkpoint's tensors.
     pub fn builder(&self, dtype: DType, device: &Device) -> Result<VarBuilder<'static>> {
         Ok(Checkpoint::from(BufferedSafetensors::new(self.bytes.clone())?).var_builder(dtype, device))
+    }
+
+    /// A rank's part of them, in f32.
+    pub fn of_rank(&self, group: &Group) -> Result<VarBuilder<'static>> {
+        super::ranks::builder(&self.bytes, group)
     }
 }

@@ -1,10 +1,13 @@
 //! Decoders that several ranks compute, as threads on the CPU.
 
 use super::{difference, Random, ROUNDING};
-use candle::{Result, Tensor};
+use candle::safetensors::BufferedSafetensors;
+use candle::{DType, Device, Result, Tensor};
+use candle_nn::VarBuilder;
+use candle_tilegemm::nn::narrow::Checkpoint;
 use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm::nn::Sampling;
-use candle_tilegemm_models::{Cache, Decoder, Sampler};
+use candle_tilegemm_models::{Cache, Config, Decoder, Sampler};
 use std::time::Duration;
 
 /// What a decoder says: logits, and the tokens of all sequences.
@@ -18,6 +21,12 @@ pub fn on_ranks<T: Send>(ranks: usize, work: impl Fn(&Group) -> Result<T> + Sync
         let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(move || work(&group))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
     }))
+}
+
+/// Parts of a file's tensors.
+pub fn builder(file: &[u8], group: &Group) -> Result<VarBuilder<'static>> {
+    let files = BufferedSafetensors::new(file.to_vec())?;
+    Ok(Checkpoint::from(files).of_rank(group).var_builder(DType::F32, &Device::Cpu))
 }
 
 /// The logits of prompts of different lengths in chunks, steps of all sequences, and the logits of one more token of each.
@@ -55,6 +64,17 @@ pub fn agree((logits, tokens): &Said, ranks: usize, load: impl Fn(&Group) -> Res
         assert_eq!(bits(of_rank)?, bits(&all[0].as_ref().unwrap().0)?, "rank {rank} of {ranks}");
     }
     Ok(())
+}
+
+/// The same for these numbers of ranks; `builder` has a rank's part of the weights.
+pub fn agrees(
+    config: &Config,
+    counts: &[usize],
+    builder: impl Fn(&Group) -> Result<VarBuilder<'static>> + Sync,
+) -> Result<()> {
+    let whole = run(Decoder::load(config, builder(&Group::one())?)?)?;
+    let of_rank = |group: &Group| Decoder::load_rank(config, group, builder(group)?);
+    counts.iter().try_for_each(|ranks| agree(&whole, *ranks, of_rank))
 }
 
 pub fn bits(logits: &[Tensor]) -> Result<Vec<Vec<f32>>> {
