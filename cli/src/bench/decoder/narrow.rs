@@ -3,7 +3,7 @@
 use super::super::weights::{deviation, seed, words};
 use super::pool::Pool;
 use super::size::{Narrow, Size, GROUP};
-use candle::{bail, DType, Device, Error, Result, Shape, Tensor};
+use candle::{DType, Device, Error, Result, Shape, Tensor};
 use candle_nn::{var_builder::SimpleBackend, Init};
 
 /// Codes before they repeat. A prime: rows of a matrix start at other codes, whatever their length is.
@@ -59,36 +59,76 @@ impl Checkpoint {
 }
 
 impl Checkpoint {
-    /// What gpt-oss has beside its matrices in 16 bits: sinks, and experts, whose gates and ups are one matrix.
-    fn of_gpt_oss(&self, name: &str, dtype: DType, device: &Device) -> Result<Option<Tensor>> {
+    /// The shape of a tensor that gpt-oss has beside its matrices in 16 bits: sinks, and experts, whose gates and ups are one matrix.
+    fn shape_of_gpt_oss(&self, module: &str, tensor: &str) -> Option<Vec<usize>> {
         let Size { heads, hidden, inner, experts, .. } = self.size;
-        let (Some(experts), Some((module, tensor))) = (experts, name.rsplit_once('.')) else { return Ok(None) };
-        let random = |shape: Shape| self.pool.get(shape, name, Init::Const(0.0), dtype, device).map(Some);
         if module.ends_with(".self_attn") && tensor == "sinks" {
-            return random(heads.into());
+            return Some(vec![heads]);
         }
-        let Some((matrix, part)) = tensor.rsplit_once('_').filter(|_| module.ends_with(".mlp.experts")) else {
-            return Ok(None);
-        };
+        let (matrix, part) = tensor.rsplit_once('_').filter(|_| module.ends_with(".mlp.experts"))?;
         let (n, k) = match matrix {
             "gate_up_proj" => (2 * inner, hidden),
             "down_proj" => (hidden, inner),
-            _ => return Ok(None),
+            _ => return None,
         };
-        let (count, groups) = (experts.count, k / MX_GROUP);
+        let (count, groups) = (experts?.count, k / MX_GROUP);
         match part {
-            "blocks" => {
-                let bytes = repeated(&self.pairs, seed(name), count * n * groups * MX_BYTES);
-                Tensor::from_vec(bytes, (count, n, groups, MX_BYTES), device).map(Some)
-            }
-            "scales" => {
-                // The nearest power of two.
-                let power = (deviation(&Shape::from((n, k))) / OF_MXFP4).log2().round();
-                Tensor::full((127.0 + power) as u8, (count, n, groups), device).map(Some)
-            }
-            "bias" => random((count, n).into()),
-            _ => Ok(None),
+            "blocks" => Some(vec![count, n, groups, MX_BYTES]),
+            "scales" => Some(vec![count, n, groups]),
+            "bias" => Some(vec![count, n]),
+            _ => None,
         }
+    }
+
+    /// The shape of a tensor of a narrow module, or beside the matrices of gpt-oss.
+    fn shape_of(&self, name: &str) -> Option<Vec<usize>> {
+        let (module, tensor) = name.rsplit_once('.')?;
+        if self.size.is_gpt_oss() {
+            return self.shape_of_gpt_oss(module, tensor);
+        }
+        let [n, k] = self.shape(module)?;
+        Some(match (self.format, tensor) {
+            (Narrow::Fp8 { .. }, "weight") => vec![n, k],
+            (Narrow::Fp8 { .. }, "weight_scale") => vec![n, 1],
+            (Narrow::Int4, "weight_packed") => vec![n, k.div_ceil(IN_WORD)],
+            (Narrow::Int4, "weight_scale") => vec![n, k.div_ceil(GROUP)],
+            _ => return None,
+        })
+    }
+
+    /// A tensor, or a rank's part of it, in this shape; none of one that is not narrow.
+    fn narrow(&self, shape: &[usize], name: &str, dtype: DType, device: &Device) -> Result<Option<Tensor>> {
+        let Some(tensor) = self.shape_of(name).and_then(|_| name.rsplit_once('.')).map(|(_, tensor)| tensor) else {
+            return Ok(None);
+        };
+        let (seed, count) = (seed(name), shape.iter().product());
+        // Of the whole matrix: the sums of ranks are added up.
+        let of_row = |columns: usize| deviation(&Shape::from((1, columns)));
+        let columns = || name.rsplit_once('.').and_then(|(module, _)| self.shape(module)).map_or(1, |[_, k]| k);
+        match (self.format, tensor) {
+            (Narrow::Fp8 { .. }, "weight") => {
+                Tensor::from_raw_buffer(&repeated(&self.fp8, seed, count), DType::F8E4M3, shape, device)
+            }
+            (Narrow::Fp8 { .. }, "weight_scale") => {
+                Tensor::full(of_row(columns()) / OF_FP8, shape, device)?.to_dtype(dtype)
+            }
+            (Narrow::Int4, "weight_packed") => Tensor::from_vec(repeated(&self.words, seed, count), shape, device),
+            (Narrow::Int4, "weight_scale") => {
+                Tensor::full(of_row(columns()) / OF_4_BITS, shape, device)?.to_dtype(dtype)
+            }
+            (_, blocks) if blocks.ends_with("_blocks") => {
+                Tensor::from_vec(repeated(&self.pairs, seed, count), shape, device)
+            }
+            (_, scales) if scales.ends_with("_scales") => {
+                let Size { hidden, inner, .. } = self.size;
+                let columns = if scales.starts_with("down") { inner } else { hidden };
+                // The nearest power of two.
+                let power = (of_row(columns) / OF_MXFP4).log2().round();
+                Tensor::full((127.0 + power) as u8, shape, device)
+            }
+            _ => self.pool.get(shape.into(), name, Init::Const(0.0), dtype, device),
+        }
+        .map(Some)
     }
 }
 
@@ -106,31 +146,15 @@ fn repeated<T: Copy>(of: &[T], seed: u64, count: usize) -> Vec<T> {
 
 impl SimpleBackend for Checkpoint {
     fn get(&self, shape: Shape, name: &str, hint: Init, dtype: DType, device: &Device) -> Result<Tensor> {
-        self.pool.get(shape, name, hint, dtype, device)
+        match self.narrow(shape.dims(), name, dtype, device)? {
+            Some(tensor) => Ok(tensor),
+            None => self.pool.get(shape, name, hint, dtype, device),
+        }
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
-        if self.size.is_gpt_oss() {
-            let tensor = self.of_gpt_oss(name, dtype, device)?;
-            return tensor.ok_or_else(|| Error::msg(format!("{name}: there is no such tensor")));
-        }
-        let narrow = name.rsplit_once('.').and_then(|(module, tensor)| Some((self.shape(module)?, tensor)));
-        let Some(([n, k], tensor)) = narrow else { bail!("{name}: there is no such tensor") };
-        let (seed, of_row) = (seed(name), deviation(&Shape::from((n, k))));
-        match (self.format, tensor) {
-            (Narrow::Fp8 { .. }, "weight") => {
-                Tensor::from_raw_buffer(&repeated(&self.fp8, seed, n * k), DType::F8E4M3, &[n, k], device)
-            }
-            (Narrow::Fp8 { .. }, "weight_scale") => Tensor::full(of_row / OF_FP8, (n, 1), device)?.to_dtype(dtype),
-            (Narrow::Int4, "weight_packed") => {
-                let width = k.div_ceil(IN_WORD);
-                Tensor::from_vec(repeated(&self.words, seed, n * width), (n, width), device)
-            }
-            (Narrow::Int4, "weight_scale") => {
-                Tensor::full(of_row / OF_4_BITS, (n, k.div_ceil(GROUP)), device)?.to_dtype(dtype)
-            }
-            _ => bail!("{name}: there is no such tensor"),
-        }
+        let tensor = self.shape_of(name).map(|shape| self.narrow(&shape, name, dtype, device)).transpose()?.flatten();
+        tensor.ok_or_else(|| Error::msg(format!("{name}: there is no such tensor")))
     }
 
     fn contains_tensor(&self, name: &str) -> bool {

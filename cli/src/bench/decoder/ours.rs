@@ -8,6 +8,7 @@ use super::size::{Size, Weights};
 use super::subject::{dtype, Subject};
 use candle::{bail, DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
+use candle_tilegemm::gguf::{GgufFile, Tensors};
 use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm_models::{Cache, Decoder, Sampler};
 use std::time::Instant;
@@ -38,17 +39,15 @@ impl Ours {
                 let builder = VarBuilder::from_backend(Box::new(pool), dtype(device), device.clone());
                 Decoder::load_rank(&size.config()?, group, builder)?
             }
-            _ if group.size() > 1 => {
-                bail!("--cards has decoders with dense weights; {} has others", size.format(false))
-            }
             Weights::Narrow(format) => {
                 let checkpoint = Checkpoint::new(size, format, Pool::new(dtype(device), device)?);
                 let builder = VarBuilder::from_backend(Box::new(checkpoint), dtype(device), device.clone());
-                Decoder::load(&size.config()?, builder)?
+                Decoder::load_rank(&size.config()?, group, builder)?
             }
             _ => {
                 let (content, mut bytes) = blocks::file(size);
-                Decoder::from_gguf(&content, &mut bytes, device)?
+                let file = GgufFile { tensors: Tensors::from(&content), content };
+                Decoder::from_gguf_rank(&file, group, &mut bytes, dtype(device), device)?
             }
         };
         candle_tilegemm::prepare(device)?;
