@@ -6,6 +6,7 @@ use candle_nn::VarBuilder;
 use candle_tilegemm::nn::narrow::Checkpoint;
 use candle_tilegemm::nn::parallel::{self, Group};
 use candle_tilegemm::nn::{self, GateFunction};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// What each rank's thread returns.
@@ -216,6 +217,23 @@ fn ranks_that_do_not_agree() -> Result<()> {
         assert!(text.starts_with(&format!("rank {rank}: rank 1 has ended")), "{text}");
     }
     assert!(began.elapsed() < Duration::from_secs(30));
+    // A group that another thread gives up while its rank waits.
+    let over = Barrier::new(2);
+    let all = on_ranks(2, |group| {
+        let mut text = String::new();
+        if group.rank() == 0 {
+            let other = group.clone();
+            let later = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(50));
+                other.abort();
+            });
+            text = error(group.all_reduce(&zeros(&[3])?));
+            later.join().expect("it aborts");
+        }
+        over.wait();
+        Ok(text)
+    })?;
+    assert!(all[0].as_ref().unwrap().starts_with("rank 0: rank 0 has aborted the group"));
     let all = within(Duration::from_secs(1), 3, |group| {
         if group.rank() == 1 {
             std::thread::sleep(Duration::from_secs(3));

@@ -2,8 +2,10 @@
 
 use super::places::{with, Use};
 use ::candle::cuda_backend::cudarc::nccl::{result, sys};
-use ::candle::{CudaDevice, DType, Error, Result, Tensor};
+use ::candle::{bail, CudaDevice, DType, Error, Result, Tensor};
 use std::ffi::c_char;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What the ranks of one group have in common: one of them makes it, and the others get its bytes.
 #[derive(Debug, Clone, Copy)]
@@ -34,39 +36,51 @@ impl Id {
 pub(in crate::candle) struct Cards {
     pub rank: usize,
     pub size: usize,
-    communicator: sys::ncclComm_t,
+    /// Null once it was aborted.
+    communicator: AtomicPtr<sys::ncclComm>,
 }
-
-// SAFETY: NCCL takes calls of any thread, one at a time; a group's calls are in one order.
-unsafe impl Send for Cards {}
-// SAFETY: as above.
-unsafe impl Sync for Cards {}
 
 impl Cards {
     pub fn join(device: &CudaDevice, rank: usize, size: usize, Id(id): Id) -> Result<Self> {
         device.cuda_stream().context().bind_to_thread().map_err(Error::wrap)?;
-        let mut communicator = std::ptr::null_mut();
+        let mut communicator = ptr::null_mut();
         // SAFETY: the device is the thread's; the communicator is written.
         unsafe { result::comm_init_rank(&mut communicator, size as i32, id, rank as i32) }.map_err(failed)?;
-        Ok(Self { rank, size, communicator })
+        Ok(Self { rank, size, communicator: AtomicPtr::new(communicator) })
+    }
+
+    fn communicator(&self) -> Result<sys::ncclComm_t> {
+        let communicator = self.communicator.load(Ordering::Acquire);
+        match communicator.is_null() {
+            true => bail!("rank {}: the group was aborted", self.rank),
+            false => Ok(communicator),
+        }
+    }
+
+    pub fn abort(&self) {
+        let communicator = self.communicator.swap(ptr::null_mut(), Ordering::AcqRel);
+        if !communicator.is_null() {
+            // SAFETY: NCCL ends what other threads wait for in it. An error leaves memory behind, and nothing can be done about it.
+            let _ = unsafe { result::comm_abort(communicator) };
+        }
     }
 
     pub fn all_reduce(&self, device: &CudaDevice, x: &Tensor) -> Result<()> {
         let (count, format, sum) = (x.elem_count(), format(x.dtype()), sys::ncclRedOp_t::ncclSum);
+        let communicator = self.communicator()?;
         with(device, [Use::Write(Some(x))], |[x], stream| {
             // SAFETY: the tensor has so many numbers, and its storage is held.
-            unsafe { result::all_reduce(x, x, count, format, sum, self.communicator, stream.cast()) }
-                .map_err(failed)?;
+            unsafe { result::all_reduce(x, x, count, format, sum, communicator, stream.cast()) }.map_err(failed)?;
             Ok::<(), Error>(())
         })
     }
 
     pub fn all_gather(&self, device: &CudaDevice, part: &Tensor, all: &Tensor) -> Result<()> {
         let (count, format) = (part.elem_count(), format(part.dtype()));
+        let communicator = self.communicator()?;
         with(device, [Use::Read(Some(part)), Use::Write(Some(all))], |[part, all], stream| {
             // SAFETY: the result has as many numbers for each rank as the part has, and their storage is held.
-            unsafe { result::all_gather(part, all, count, format, self.communicator, stream.cast()) }
-                .map_err(failed)?;
+            unsafe { result::all_gather(part, all, count, format, communicator, stream.cast()) }.map_err(failed)?;
             Ok::<(), Error>(())
         })
     }
@@ -74,8 +88,11 @@ impl Cards {
 
 impl Drop for Cards {
     fn drop(&mut self) {
-        // SAFETY: nobody else has it. An error leaves memory behind, and nothing can be done about it.
-        let _ = unsafe { result::comm_destroy(self.communicator) };
+        let communicator = *self.communicator.get_mut();
+        if !communicator.is_null() {
+            // SAFETY: nobody else has it. An error leaves memory behind, and nothing can be done about it.
+            let _ = unsafe { result::comm_destroy(communicator) };
+        }
     }
 }
 

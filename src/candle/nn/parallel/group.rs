@@ -81,6 +81,17 @@ impl Group {
         Ok(Self(Arc::new(Ranks::Cards(Cards::join(device, rank, size, id)?))))
     }
 
+    /// Gives the group up, from any thread: calls that wait for another rank end with an error, and so do all later ones. For a program that hears of a rank's end in
+    /// another way, such as from the process that had it. Other ranks have to abort for themselves.
+    pub fn abort(&self) {
+        match &*self.0 {
+            Ranks::One => {}
+            Ranks::Threads(member) => member.abort(),
+            #[cfg(feature = "nccl")]
+            Ranks::Cards(cards) => cards.abort(),
+        }
+    }
+
     /// The number of this rank, from 0.
     pub fn rank(&self) -> usize {
         match &*self.0 {

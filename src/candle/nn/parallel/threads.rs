@@ -77,17 +77,26 @@ impl Member {
     }
 }
 
+impl Member {
+    /// Makes calls that wait, and all later ones, errors.
+    pub fn abort(&self) {
+        self.shared.fail(format!("rank {} has aborted the group", self.rank));
+    }
+}
+
 impl Drop for Member {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        if state.failure.is_none() {
-            state.failure = Some(format!("rank {} has ended", self.rank));
-        }
-        self.shared.changed.notify_all();
+        self.shared.fail(format!("rank {} has ended", self.rank));
     }
 }
 
 impl Shared {
+    /// The first failure stays.
+    fn fail(&self, why: String) {
+        self.lock().failure.get_or_insert(why);
+        self.changed.notify_all();
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
