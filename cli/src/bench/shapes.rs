@@ -12,11 +12,6 @@ pub fn llama_8b() -> Config {
     shape(4096, 14_336, 128_256, 32, 32, 8)
 }
 
-/// Llama 3.1 70B.
-pub fn llama_70b() -> Config {
-    shape(8192, 28_672, 128_256, 80, 64, 8)
-}
-
 /// A llama that a CPU runs in a moment.
 pub fn tiny() -> Config {
     shape(128, 384, 512, 2, 4, 2)

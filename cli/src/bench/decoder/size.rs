@@ -120,7 +120,7 @@ impl Size {
             "llama3-8b-fp8-dynamic" => narrow(Self::llama(shapes::llama_8b()), Narrow::Fp8 { dynamic: true }),
             "llama3-8b-w4a16" => narrow(Self::llama(shapes::llama_8b()), Narrow::Int4),
             "llama3-1b" => Self::llama(shapes::llama_1b()),
-            "llama3-70b" => Self::llama(shapes::llama_70b()),
+            "llama3-70b" => llama_70b(),
             "qwen3-30b-a3b" => qwen3_30b_a3b(),
             "qwen3-30b-a3b-fp8" => narrow(qwen3_30b_a3b(), Narrow::Fp8 { dynamic: false }),
             "gpt-oss-20b" => gpt_oss_20b(),
@@ -294,6 +294,11 @@ impl Size {
             GgmlDType::Q4K
         }
     }
+}
+
+fn llama_70b() -> Size {
+    let large = Size::llama(shapes::llama_8b());
+    Size { layers: 80, hidden: 8192, heads: 64, inner: 28_672, ..large }
 }
 
 fn qwen3_30b_a3b() -> Size {
