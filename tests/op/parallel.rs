@@ -262,3 +262,54 @@ fn tensors_that_a_group_does_not_take() -> Result<()> {
     assert_eq!(x.to_vec2::<f32>()?, y.to_vec2::<f32>()?);
     Ok(())
 }
+
+/// On GPUs NCCL does nothing for them.
+#[test]
+fn tensors_without_numbers() -> Result<()> {
+    for ranks in [1, 3] {
+        let all = on_ranks(ranks, |group| {
+            let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu);
+            group.all_reduce(&zeros(&[0, 4])?)?;
+            group.gather_columns_into(&zeros(&[0, 4])?, &zeros(&[0])?, &zeros(&[0, 4 * ranks])?)?;
+            group.gather_columns_into(&zeros(&[3, 0])?, &zeros(&[0])?, &zeros(&[3, 0])?)
+        })?;
+        all.into_iter().collect::<Result<Vec<()>>>()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_group_that_waits_for_ever() -> Result<()> {
+    let all = within(Duration::MAX, 2, |group| {
+        let x = Tensor::new(&[1f32], &Device::Cpu)?;
+        group.all_reduce(&x)?;
+        x.to_vec1::<f32>()
+    })?;
+    for of_rank in all {
+        assert_eq!(of_rank?, [2.]);
+    }
+    Ok(())
+}
+
+/// Clones are the same rank: a second call beside the first would take its place.
+#[test]
+fn two_calls_of_a_rank_at_once() -> Result<()> {
+    let groups = Group::threads(2, Duration::from_secs(60))?;
+    let call = |group: &Group, number: f32| -> Result<Vec<f32>> {
+        let x = Tensor::new(&[number], &Device::Cpu)?;
+        group.all_reduce(&x)?;
+        x.to_vec1()
+    };
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        for number in [1., 1.] {
+            let (tell, group) = (tell.clone(), groups[0].clone());
+            scope.spawn(move || tell.send(call(&group, number)));
+        }
+        // The first waits for rank 1.
+        assert!(error(told.recv().unwrap()).contains("another call of this rank runs"));
+        assert_eq!(call(&groups[1], 10.)?, [11.]);
+        assert_eq!(told.recv().unwrap()?, [11.]);
+        Ok(())
+    })
+}

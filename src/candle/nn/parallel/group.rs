@@ -68,6 +68,8 @@ impl Group {
 
     /// A rank of a group of `size` GPUs, which NCCL joins: it waits until all ranks, which are threads or processes, have called it with the same id.
     ///
+    /// The end of its last clone waits for the other ranks' ends.
+    ///
     /// # Errors
     /// A rank that the group does not have, a device that is no GPU, and NCCL's errors.
     #[cfg(feature = "nccl")]
@@ -136,6 +138,7 @@ impl Group {
         BLOCK.list("x", x, x.dtype(), x.elem_count(), x.device())?;
         match (&*self.0, x.device()) {
             (Ranks::One, _) => Ok(()),
+            _ if x.elem_count() == 0 => Ok(()),
             (Ranks::Threads(member), Device::Cpu) => {
                 let numbers = numbers(x)?;
                 let all = member.exchange(format!("all_reduce of {:?} {:?}", x.dtype(), x.dims()), numbers)?;
@@ -165,6 +168,7 @@ impl Group {
         BLOCK.apart("the part", part, all)?;
         match (&*self.0, device) {
             (Ranks::One, _) => all.flatten_all()?.slice_set(&part.flatten_all()?, 0, 0),
+            _ if count == 0 => Ok(()),
             (Ranks::Threads(member), Device::Cpu) => {
                 let numbers = numbers(part)?;
                 let parts = member.exchange(format!("all_gather of {:?} {:?}", part.dtype(), part.dims()), numbers)?;

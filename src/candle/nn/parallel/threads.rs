@@ -51,9 +51,12 @@ impl Member {
 
     /// The numbers that each rank brings to the same call.
     pub fn exchange(&self, call: String, numbers: Vec<f32>) -> Result<Arc<Vec<Vec<f32>>>> {
-        let (mut state, until) = (self.shared.lock(), Instant::now() + self.shared.timeout);
+        let (mut state, began) = (self.shared.lock(), Instant::now());
         if let Some(failure) = &state.failure {
             bail!("rank {}: {failure}", self.rank);
+        }
+        if state.parts[self.rank].is_some() {
+            bail!("rank {}: {call} while another call of this rank runs; expected one at a time", self.rank);
         }
         let round = state.rounds;
         state.parts[self.rank] = Some(Part { call, numbers });
@@ -62,7 +65,7 @@ impl Member {
             self.shared.changed.notify_all();
         }
         while state.rounds == round {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = self.shared.timeout.saturating_sub(began.elapsed());
             if left.is_zero() && state.failure.is_none() {
                 state.failure = Some(state.missing(self.shared.timeout));
                 self.shared.changed.notify_all();
