@@ -6,6 +6,7 @@ use ::candle::{bail, CudaDevice, DType, Error, Result, Tensor};
 use std::ffi::c_char;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What the ranks of one group have in common: one of them makes it, and the others get its bytes.
 #[derive(Debug, Clone, Copy)]
@@ -36,25 +37,37 @@ impl Id {
 pub(in crate::candle) struct Cards {
     pub rank: usize,
     pub size: usize,
+    /// The number of its GPU.
+    gpu: usize,
     /// Null once it was aborted.
     communicator: AtomicPtr<sys::ncclComm>,
+    /// NCCL takes a communicator's calls of any thread, one at a time; but for an abort, which ends one that waits.
+    calls: Mutex<()>,
 }
 
 impl Cards {
     pub fn join(device: &CudaDevice, rank: usize, size: usize, Id(id): Id) -> Result<Self> {
-        device.cuda_stream().context().bind_to_thread().map_err(Error::wrap)?;
+        let stream = device.cuda_stream();
+        stream.context().bind_to_thread().map_err(Error::wrap)?;
         let mut communicator = ptr::null_mut();
         // SAFETY: the device is the thread's; the communicator is written.
         unsafe { result::comm_init_rank(&mut communicator, size as i32, id, rank as i32) }.map_err(failed)?;
-        Ok(Self { rank, size, communicator: AtomicPtr::new(communicator) })
+        let gpu = stream.context().ordinal();
+        Ok(Self { rank, size, gpu, communicator: AtomicPtr::new(communicator), calls: Mutex::default() })
     }
 
-    fn communicator(&self) -> Result<sys::ncclComm_t> {
-        let communicator = self.communicator.load(Ordering::Acquire);
-        match communicator.is_null() {
-            true => bail!("rank {}: the group was aborted", self.rank),
-            false => Ok(communicator),
+    /// The communicator for a call with tensors on a device, until which others wait.
+    fn on(&self, device: &CudaDevice) -> Result<(sys::ncclComm_t, MutexGuard<'_, ()>)> {
+        let gpu = device.cuda_stream().context().ordinal();
+        if gpu != self.gpu {
+            bail!("Group: the tensor is on GPU {gpu}; expected GPU {}, that of rank {}", self.gpu, self.rank);
         }
+        let call = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let communicator = self.communicator.load(Ordering::Acquire);
+        if communicator.is_null() {
+            bail!("rank {}: the group was aborted", self.rank);
+        }
+        Ok((communicator, call))
     }
 
     pub fn abort(&self) {
@@ -67,7 +80,7 @@ impl Cards {
 
     pub fn all_reduce(&self, device: &CudaDevice, x: &Tensor) -> Result<()> {
         let (count, format, sum) = (x.elem_count(), format(x.dtype()), sys::ncclRedOp_t::ncclSum);
-        let communicator = self.communicator()?;
+        let (communicator, _call) = self.on(device)?;
         with(device, [Use::Write(Some(x))], |[x], stream| {
             // SAFETY: the tensor has so many numbers, and its storage is held.
             unsafe { result::all_reduce(x, x, count, format, sum, communicator, stream.cast()) }.map_err(failed)?;
@@ -77,7 +90,7 @@ impl Cards {
 
     pub fn all_gather(&self, device: &CudaDevice, part: &Tensor, all: &Tensor) -> Result<()> {
         let (count, format) = (part.elem_count(), format(part.dtype()));
-        let communicator = self.communicator()?;
+        let (communicator, _call) = self.on(device)?;
         with(device, [Use::Read(Some(part)), Use::Write(Some(all))], |[part, all], stream| {
             // SAFETY: the result has as many numbers for each rank as the part has, and their storage is held.
             unsafe { result::all_gather(part, all, count, format, communicator, stream.cast()) }.map_err(failed)?;
