@@ -5,6 +5,7 @@ use super::size::Size;
 use super::subject::Subject;
 use candle::{bail, Device, Error, Result, Tensor};
 use candle_tilegemm::nn::parallel::Group;
+use std::cell::Cell;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::thread::spawn;
@@ -13,9 +14,14 @@ use std::time::Duration;
 /// What another rank may take until a call counts as hanging, on the CPU.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// All ranks. Each call goes to all of them, and ends once all have ended; rank 0 answers.
+/// What the other ranks have to answer in once one has failed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// All ranks. Each call goes to all of them, and ends once all have ended, or one has failed; rank 0 answers.
 pub struct Ranks {
     ranks: Vec<Sender<Job>>,
+    /// Whether ranks still wait for one that has failed.
+    hangs: Cell<bool>,
 }
 
 type Job = Box<dyn FnOnce(&mut Ours) + Send>;
@@ -53,51 +59,72 @@ fn joins_of_cards(cards: usize) -> Result<Vec<Join>> {
 impl Ranks {
     /// Loads a rank's part of the decoder on each card, from card 0 on.
     pub fn load(size: &Size, fp8_cache: bool, cards: usize, device: &Device) -> Result<Self> {
-        let (mut ranks, mut loaded) = (vec![], vec![]);
-        for join in joins(cards, device.is_cpu())? {
-            let ((jobs, of_rank), (tell, told)) = (channel::<Job>(), channel());
-            let size = size.clone();
+        let (mut ranks, (tell, told)) = (vec![], channel());
+        for (rank, join) in joins(cards, device.is_cpu())?.into_iter().enumerate() {
+            let (jobs, of_rank) = channel::<Job>();
+            let (size, tell) = (size.clone(), tell.clone());
             spawn(move || {
-                let ours = join().and_then(|(group, device)| Ours::load_rank(&size, fp8_cache, &group, &device));
-                match ours {
+                let tell = |answer| drop(tell.send((rank, answer)));
+                let (group, device) = match join() {
+                    Ok(joined) => joined,
+                    Err(error) => return tell(Err(error)),
+                };
+                match Ours::load_rank(&size, fp8_cache, &group, &device) {
                     Ok(mut ours) => {
-                        let _ = tell.send(Ok(()));
+                        tell(Ok(()));
                         of_rank.into_iter().for_each(|job| job(&mut ours));
                     }
-                    Err(error) => {
-                        let _ = tell.send(Err(error));
-                    }
+                    // Before the group ends: that may wait for the other ranks.
+                    Err(error) => tell(Err(error)),
                 }
             });
             ranks.push(jobs);
-            loaded.push(told);
         }
-        first(loaded)?;
-        Ok(Self { ranks })
+        let ranks = Self { ranks, hangs: Cell::new(false) };
+        ranks.answer(&told)?;
+        Ok(ranks)
     }
 
     /// The same call of all ranks.
     fn all<T: Send + 'static>(&self, work: impl Fn(&mut Ours) -> Result<T> + Send + Sync + 'static) -> Result<T> {
-        let work = Arc::new(work);
-        let call = |rank: &Sender<Job>| {
-            let ((tell, told), work) = (channel(), work.clone());
-            // A rank that has ended tells nothing.
-            let _ = rank.send(Box::new(move |ours| drop(tell.send(work(ours)))));
-            told
-        };
-        first(self.ranks.iter().map(call).collect())
+        if self.hangs.get() {
+            bail!("ranks still wait for one that has failed");
+        }
+        let (work, (tell, told)) = (Arc::new(work), channel());
+        for (rank, jobs) in self.ranks.iter().enumerate() {
+            let (of_rank, work) = (tell.clone(), work.clone());
+            if jobs.send(Box::new(move |ours| drop(of_rank.send((rank, work(ours)))))).is_err() {
+                let _ = tell.send((rank, Err(Error::msg("it has ended"))));
+            }
+        }
+        drop(tell);
+        self.answer(&told)
     }
-}
 
-/// Rank 0's answer, once all have answered; else the first error.
-fn first<T>(told: Vec<Receiver<Result<T>>>) -> Result<T> {
-    let answer = |(rank, told): (usize, Receiver<Result<T>>)| match told.recv() {
-        Ok(answer) => answer.map_err(|error| error.context(format!("rank {rank}"))),
-        Err(_) => bail!("rank {rank} has ended"),
-    };
-    let answers: Vec<Result<T>> = told.into_iter().enumerate().map(answer).collect();
-    let all = answers.into_iter().collect::<Result<Vec<T>>>()?;
-    all.into_iter().next().ok_or_else(|| Error::msg("no rank"))
+    /// Rank 0's answer, once all have answered; else the first error, for which other ranks may wait without an end.
+    fn answer<T>(&self, told: &Receiver<(usize, Result<T>)>) -> Result<T> {
+        let (mut first, mut failure) = (None, None);
+        for _ in &self.ranks {
+            let answer = match failure {
+                None => told.recv().ok(),
+                Some(_) => told.recv_timeout(GRACE).ok(),
+            };
+            match answer {
+                Some((0, Ok(answer))) => first = Some(answer),
+                Some((_, Ok(_))) => {}
+                Some((rank, Err(error))) => failure = failure.or(Some(error.context(format!("rank {rank}")))),
+                None => {
+                    self.hangs.set(true);
+                    failure = failure.or(Some(Error::msg("a rank has ended")));
+                    break;
+                }
+            }
+        }
+        match failure {
+            Some(error) => Err(error),
+            None => first.ok_or_else(|| Error::msg("no rank")),
+        }
+    }
 }
 
 impl Subject for Ranks {
@@ -141,5 +168,40 @@ impl Subject for Ranks {
 
     fn clear(&mut self) -> Result<()> {
         self.all(Subject::clear)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// The others may wait for a rank that has failed, in NCCL without an end.
+    #[test]
+    fn an_error_does_not_wait_for_ranks_that_hang() {
+        let ranks = Ranks { ranks: (0..3).map(|_| channel().0).collect(), hangs: Cell::new(false) };
+        let (tell, told) = channel::<(usize, Result<()>)>();
+        tell.send((1, Err(Error::msg("no room")))).unwrap();
+        tell.send((2, Ok(()))).unwrap();
+        let began = Instant::now();
+        let error = ranks.answer(&told).unwrap_err().to_string();
+        assert!(error.contains("rank 1") && error.contains("no room"), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(30));
+        let error = ranks.all(|_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("ranks still wait for one that has failed"), "{error}");
+        drop(tell);
+    }
+
+    #[test]
+    fn ranks_that_have_failed_and_answered_go_on() {
+        let ranks = Ranks { ranks: (0..2).map(|_| channel().0).collect(), hangs: Cell::new(false) };
+        let (tell, told) = channel::<(usize, Result<usize>)>();
+        for answers in [[Err(Error::msg("no room")), Err(Error::msg("no room"))], [Ok(5), Ok(6)]] {
+            answers.into_iter().enumerate().rev().for_each(|answer| tell.send(answer).unwrap());
+        }
+        assert!(ranks.answer(&told).unwrap_err().to_string().contains("rank 1"));
+        assert_eq!(ranks.answer(&told).unwrap(), 5);
+        // Their threads have ended.
+        assert!(ranks.all(|_| Ok(())).unwrap_err().to_string().contains("it has ended"));
     }
 }
