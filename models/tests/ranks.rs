@@ -141,5 +141,5 @@ fn the_end_of_a_rank_ends_the_program() {
         std::thread::sleep(Duration::from_secs(30));
         Ok(())
     });
-    assert_eq!(hangs, Err("rank 1: silent for 3s".to_string()));
+    assert_eq!(hangs, Err("rank 1: silent for 3s; --timeout waits longer".to_string()));
 }

@@ -118,7 +118,7 @@ pub fn run(
         let last: Vec<&Running> = running.iter().filter(|running| Some(running.seen.0) == least).collect();
         if !last.is_empty() && last.iter().all(|running| running.seen.1.elapsed() > timeout) {
             let ranks: Vec<String> = last.iter().map(|running| running.rank.to_string()).collect();
-            bail!("rank {}: silent for {timeout:?}", ranks.join(", "));
+            bail!("rank {}: silent for {timeout:?}; --timeout waits longer", ranks.join(", "));
         }
     }
 }
