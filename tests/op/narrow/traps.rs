@@ -256,6 +256,22 @@ fn integers_that_candle_does_not_load_are_explained() {
 }
 
 #[test]
+fn factors_of_rows_lie_in_a_column_a_row_or_a_list() {
+    let config = QuantizationConfig::from_json(
+        r#"{"quant_method":"compressed-tensors","format":"int-quantized","config_groups":{"group_0":{"targets":["Linear"],
+            "weights":{"num_bits":8,"type":"int","symmetric":true,"strategy":"channel"}}}}"#,
+    );
+    let scheme = config.unwrap().scheme("up");
+    for shape in [&[2, 1][..], &[1, 2], &[2]] {
+        let scale = floats(&[0.5, 2.]);
+        let bytes = file(&[("up.weight", "I8", &[2, 2], vec![255, 2, 1, 3]), ("up.weight_scale", "F32", shape, scale)]);
+        let vb = Checkpoint::from(BufferedSafetensors::new(bytes).unwrap()).var_builder(DType::F32, &Device::Cpu);
+        let layer = linear_of_scheme(2, 2, false, scheme, vb.pp("up")).unwrap();
+        assert_eq!(layer.weight().unwrap().dequantize(), [-0.5, 1.0, 2.0, 6.0], "{shape:?}");
+    }
+}
+
+#[test]
 fn nvfp4_of_both_makers_is_scaled_once() {
     let packed = tensor(vec![0x2fu8; 8], &[1, 8]);
     let scale = tensor(vec![2f32], &[1, 1]).to_dtype(DType::F8E4M3).unwrap();

@@ -139,11 +139,11 @@ impl Factors {
     }
 }
 
-/// So many rows and groups of factors: one a row may be (N) or (N, 1), one of a tensor () or (1).
+/// So many rows and groups of factors: one a row may be (N), (N, 1) or (1, N), one of a tensor () or (1).
 fn in_shape<T>([rows, groups]: [usize; 2], read: impl Fn(&[usize]) -> Result<Array<T>>) -> Result<Array<T>> {
     let mut others = vec![];
     if rows == 1 || groups == 1 {
-        others.push(vec![rows * groups]);
+        others.extend([vec![rows * groups], vec![groups, rows]]);
     }
     if rows * groups == 1 {
         others.push(vec![]);
