@@ -260,6 +260,10 @@ fn tensors_that_a_group_does_not_take() -> Result<()> {
     let y = Tensor::zeros((4, 4), DType::F32, &Device::Cpu)?;
     group.gather_columns_into(&x, &x, &y)?;
     assert_eq!(x.to_vec2::<f32>()?, y.to_vec2::<f32>()?);
+    for text in on_ranks(2, |group| Ok(error(group.gather_columns_into(&x, &y, &randn(&[4, 8])?))))? {
+        let text = text?;
+        assert!(text.contains("room for 16 numbers; expected 32"), "{text}");
+    }
     Ok(())
 }
 

@@ -195,7 +195,11 @@ impl Group {
         if rows == 1 || self.size() == 1 {
             return self.all_gather_into(part, all);
         }
-        let between = between.flatten_all()?.narrow(0, 0, all.elem_count())?;
+        let (have, need) = (between.elem_count(), all.elem_count());
+        if have < need {
+            bail!("Group: the memory between has room for {have} numbers; expected {need}, as the result has");
+        }
+        let between = between.flatten_all()?.narrow(0, 0, need)?;
         self.all_gather_into(part, &between)?;
         let between = between.reshape((self.size(), rows, columns))?;
         (0..self.size()).try_for_each(|rank| all.slice_set(&between.get(rank)?, 1, rank * columns))

@@ -49,7 +49,7 @@ pub fn row_linear(in_dim: usize, out_dim: usize, bias: bool, group: &Group, vb: 
     Ok(RowLinear::new(layer, group))
 }
 
-/// A product whose sums go over all ranks: each has a part of the columns of x and of the weights, and the group adds up the results.
+/// A product whose sums go over all ranks: each has a part of the columns of x and of the weights, and the group adds up the results. It passes no gradients.
 ///
 /// On GPUs with results in 16 bits each rank's part of a sum is rounded to them before.
 #[derive(Debug, Clone)]

@@ -32,7 +32,7 @@ impl Module for Embedding {
     }
 }
 
-/// The product to logits, of which each rank has a part of the vocabulary: every rank gets all logits, in f32.
+/// The product to logits, of which each rank has a part of the vocabulary: every rank gets all logits, in f32. It passes no gradients.
 #[derive(Debug, Clone)]
 pub struct Head {
     /// (vocabulary / ranks, hidden)
