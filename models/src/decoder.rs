@@ -38,8 +38,8 @@ impl Decoder {
     ///
     /// All ranks make the same calls in the same order, and choose the same tokens.
     ///
-    /// Activations in 8 bits have other factors than on one card where a product's columns are split, as each rank has those of its part of a row: results differ by
-    /// that rounding.
+    /// Where a product's columns are split, activations in 8 bits have other factors than on one card, as each rank has those of its part of a row, and so have weights
+    /// that are rounded by rows as they are loaded: results differ by that rounding.
     ///
     /// # Errors
     /// As for [`load`](Self::load); sizes that the ranks do not divide, with the numbers of ranks that do; stored weights in few bits whose groups, blocks or words a

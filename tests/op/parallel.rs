@@ -173,12 +173,13 @@ fn layers_of_ranks_give_what_whole_layers_do() -> Result<()> {
 
 #[test]
 fn parts_that_there_are_not() -> Result<()> {
-    let file = file(&[("weight", &randn(&[4, 6])?)])?;
+    let file = file(&[("weight", &randn(&[4, 6])?), ("mlp.gate.weight", &randn(&[4, 6])?)])?;
     let all = on_ranks(2, |group| {
         let vb = builder(&file, group)?;
-        assert!(
-            vb.get((2, 6), "weight").is_ok() && vb.get((4, 3), "weight").is_ok() && vb.get((4, 6), "weight").is_ok()
-        );
+        assert!(vb.get((2, 6), "weight").is_ok() && vb.get((4, 3), "weight").is_ok());
+        // As a config asks whose sizes are twice the file's.
+        assert!(error(vb.get((4, 6), "weight")).contains("what one of 2 ranks has of it"));
+        assert!(vb.get((4, 6), "mlp.gate.weight").is_ok());
         for shape in [(2, 3), (1, 6), (4, 2), (8, 6), (6, 4)] {
             assert!(error(vb.get(shape, "weight")).contains("shape mismatch for weight"), "{shape:?}");
         }

@@ -46,6 +46,10 @@ pub fn threads(count: usize, timeout: Duration) -> Result<Vec<Join>> {
 /// Ranks on as many GPUs, from the first on.
 #[cfg(feature = "nccl")]
 pub fn cards(count: usize) -> Result<Vec<Join>> {
+    let there = candle_tilegemm::launch::device_count()?;
+    if there < count {
+        bail!("--cards {count}: there are {there} GPUs");
+    }
     if std::env::var_os("NCCL_SOCKET_IFNAME").is_none() {
         std::env::set_var("NCCL_SOCKET_IFNAME", "lo"); // all ranks are threads of this process
     }
@@ -84,8 +88,14 @@ pub fn run(
                     failure.get_or_insert((rank, format!("{error:#}")));
                 };
                 match join() {
-                    // The rank ends after that: the others, which fail by it, come later.
-                    Ok((group, device)) => work(&Rank { group, device, beats: of_rank }).unwrap_or_else(fail),
+                    Ok((group, device)) => {
+                        let mut end = End { group: group.clone(), is_good: false };
+                        match work(&Rank { group, device, beats: of_rank }) {
+                            Ok(()) => end.is_good = true,
+                            // Before the rank ends: the others fail by that.
+                            Err(error) => fail(error),
+                        }
+                    }
                     Err(error) => fail(error.into()),
                 }
             });
@@ -119,6 +129,20 @@ pub fn run(
         if !last.is_empty() && last.iter().all(|running| running.seen.1.elapsed() > timeout) {
             let ranks: Vec<String> = last.iter().map(|running| running.rank.to_string()).collect();
             bail!("rank {}: silent for {timeout:?}; --timeout waits longer", ranks.join(", "));
+        }
+    }
+}
+
+/// The end of a rank: one that failed or panicked does not wait for the others.
+struct End {
+    group: Group,
+    is_good: bool,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if !self.is_good {
+            self.group.abort();
         }
     }
 }

@@ -38,6 +38,10 @@ fn joins(cards: usize, on_cpu: bool) -> Result<Vec<Join>> {
 
 #[cfg(feature = "nccl")]
 fn joins_of_cards(cards: usize) -> Result<Vec<Join>> {
+    let there = candle_tilegemm::launch::device_count()?;
+    if there < cards {
+        bail!("--cards {cards}: there are {there} GPUs");
+    }
     if std::env::var_os("NCCL_SOCKET_IFNAME").is_none() {
         std::env::set_var("NCCL_SOCKET_IFNAME", "lo"); // all ranks are threads of this process
     }

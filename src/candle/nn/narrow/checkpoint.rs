@@ -45,7 +45,8 @@ impl From<BufferedSafetensors> for Checkpoint {
 
 impl Checkpoint {
     /// The files for a rank of a group. A tensor that is asked for in a shape which is the file's but for one dimension, there as many times as long as the group has
-    /// ranks, is the rank's part of it: no rank reads the others' parts. A tensor in the file's own shape is whole on every rank.
+    /// ranks, is the rank's part of it: no rank reads the others' parts. A tensor in the file's own shape is whole on every rank, but for matrices of weights: they are
+    /// whole in modules that are called `gate` or `router`, and elsewhere an error, as they would count once for each rank.
     ///
     /// Layers with narrow weights take parts of whole groups, blocks and words, of checkpoints whose columns lie in order; others are errors.
     ///
@@ -82,6 +83,9 @@ impl Checkpoint {
         let (stored, dims) = (format!("{:?}", view.dtype()), view.shape());
         let bytes_alone = ["I8", "F8_E5M2"].contains(&stored.as_str());
         let dimension = shape.and_then(|shape| cut(dims, shape, self.group.size()));
+        if dimension.is_none() && shape == Some(dims) && self.group.size() > 1 && is_split(name, dims) {
+            bail!("{name}: the file has the shape {dims:?}, which is what one of {} ranks has of it; expected the files of the model that the config describes. A matrix that all ranks have whole is read without `of_rank`", self.group.size());
+        }
         if let Some(shape) = shape.filter(|shape| dimension.is_none() && *shape != dims) {
             let (msg, got) = (format!("shape mismatch for {name}"), dims.into());
             return Err(Error::UnexpectedShape { msg, expected: shape.into(), got }.bt());
@@ -116,6 +120,14 @@ impl Checkpoint {
         }
         tensor.to_dtype(dtype)
     }
+}
+
+/// Whether each rank has a part of a tensor: of all matrices of weights but those of routers.
+fn is_split(name: &str, dims: &[usize]) -> bool {
+    let (module, tensor) = name.rsplit_once('.').unwrap_or(("", name));
+    let is_router = ["gate", "router"].contains(&module.rsplit('.').next().unwrap_or(module));
+    let has_weights = ["weight", "qweight", "weight_packed"].contains(&tensor) || tensor.ends_with("_blocks");
+    dims.len() > 1 && has_weights && !is_router
 }
 
 /// The one dimension in which `dims` are as many times as long as `shape` as there are ranks, where all others are the same.

@@ -32,7 +32,9 @@ fn fp8_factors(
 ) -> Result<Array<f32>> {
     let all = of.floats(name)?;
     let rows = if all.dims.len() == 1 { vec![n] } else { vec![n, 1] };
-    if [1, parts.len()].contains(&all.values.len()) || all.dims == rows {
+    let is_list = all.dims.get(1).is_none_or(|columns| *columns == 1);
+    let of_parts = all.values.len() == parts.len() && is_list;
+    if all.values.len() == 1 || of_parts || all.dims == rows {
         return Ok(all);
     }
     if let [_] | [_, 1] = all.dims[..] {
