@@ -6,6 +6,7 @@ use crate::candle::cuda::nccl::{Cards, Id};
 use crate::candle::numbers::{narrow, wide};
 use crate::candle::tensors::{Block, FLOATS};
 use ::candle::{bail, Device, Result, Tensor};
+use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,12 +120,21 @@ impl Group {
     /// # Errors
     /// A number that the ranks do not divide.
     pub fn part(&self, what: &str, count: usize) -> Result<Range<usize>> {
-        let (rank, size) = (self.rank(), self.size());
-        if !count.is_multiple_of(size) {
-            bail!("Group: {what} is {count}, which {size} ranks do not divide; expected {} ranks", divisors(&[count]));
-        }
-        let part = count / size;
+        self.divides(&[(format_args!("Group: {what}"), count)])?;
+        let (rank, part) = (self.rank(), count / self.size());
         Ok(rank * part..(rank + 1) * part)
+    }
+
+    /// Refuses counts that the ranks do not divide, each with its name; the error has the numbers of ranks that divide all of them.
+    ///
+    /// # Errors
+    /// A count that the ranks do not divide.
+    pub fn divides(&self, counts: &[(impl Display, usize)]) -> Result<()> {
+        let ranks = self.size();
+        let Some((what, count)) = counts.iter().find(|(_, count)| !count.is_multiple_of(ranks)) else { return Ok(()) };
+        let divides_all = |ranks: &usize| counts.iter().all(|(_, count)| count.is_multiple_of(*ranks));
+        let legal: Vec<String> = (1..=MOST_RANKS).filter(divides_all).map(|ranks| ranks.to_string()).collect();
+        bail!("{what} is {count}, which {ranks} ranks do not divide; expected {} ranks", legal.join(", "))
     }
 
     /// Adds up a contiguous tensor of all ranks, in f32, f16 or bf16, in place: each rank has the same bits afterwards.
@@ -204,13 +214,6 @@ impl Group {
         let between = between.reshape((self.size(), rows, columns))?;
         (0..self.size()).try_for_each(|rank| all.slice_set(&between.get(rank)?, 1, rank * columns))
     }
-}
-
-/// The numbers of ranks that divide all counts, for errors.
-pub(super) fn divisors(counts: &[usize]) -> String {
-    let divides = |size: &usize| counts.iter().all(|count| count.is_multiple_of(*size));
-    let sizes: Vec<String> = (1..=MOST_RANKS).filter(divides).map(|size| size.to_string()).collect();
-    sizes.join(", ")
 }
 
 fn numbers(x: &Tensor) -> Result<Vec<f32>> {
