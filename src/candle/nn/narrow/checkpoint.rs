@@ -74,14 +74,17 @@ impl Checkpoint {
         VarBuilder::from_backend(Box::new(self), dtype, device.clone())
     }
 
-    /// A tensor as it is stored, and how the file names its type: the rank's part where `shape` is a part's. Nothing of a tensor in another shape is read.
-    fn stored(&self, name: &str, shape: Option<&[usize]>, device: &Device) -> Result<(Tensor, String)> {
+    /// A tensor as it is stored, to be read in `dtype`, and how the file names its type: the rank's part where `shape` is a part's. Nothing of a tensor in another shape is read.
+    fn stored(&self, name: &str, shape: Option<&[usize]>, dtype: DType, device: &Device) -> Result<(Tensor, String)> {
         let view = match &self.files {
             Files::Mapped(files) => files.get(name)?,
             Files::Buffered(file) => file.get(name)?,
         };
         let (stored, dims) = (format!("{:?}", view.dtype()), view.shape());
         let bytes_alone = ["I8", "F8_E5M2"].contains(&stored.as_str());
+        if bytes_alone && dtype != DType::U8 {
+            bail!("{name} is stored in {stored}, which candle has as bytes only; expected it to be read as U8, not as {dtype:?}");
+        }
         let dimension = shape.and_then(|shape| cut(dims, shape, self.group.size()));
         if dimension.is_none() && shape == Some(dims) && self.group.size() > 1 && is_split(name, dims) {
             bail!("{name}: the file has the shape {dims:?}, which is what one of {} ranks has of it; expected the files of the model that the config describes. A matrix that all ranks have whole is read without `of_rank`", self.group.size());
@@ -105,10 +108,7 @@ impl Checkpoint {
     }
 
     fn read(&self, name: &str, shape: Option<&[usize]>, dtype: DType, device: &Device) -> Result<Tensor> {
-        let (tensor, stored) = self.stored(name, shape, device)?;
-        if ["I8", "F8_E5M2"].contains(&stored.as_str()) && dtype != DType::U8 {
-            bail!("{name} is stored in {stored}, which candle has as bytes only; expected it to be read as U8, not as {dtype:?}");
-        }
+        let (tensor, stored) = self.stored(name, shape, dtype, device)?;
         let is_opaque = [DType::F4, DType::F8E8M0].contains(&tensor.dtype());
         let is_exact = match dtype {
             _ if tensor.dtype() == dtype || is_opaque => true, // candle casts none of the opaque types
