@@ -33,21 +33,27 @@ pub fn agrees_within(bound: f32, name: &str, decoder: &Decoder, truth: &Decoder,
     let prompts = steps::prompted(decoder, 3, 64)?;
     let mut most = 0f32;
     for (slot, (tokens, logits)) in tokens.iter().zip(logits).enumerate() {
-        let mut cache = Cache::with_capacity(truth, 1, 64)?;
         let prompt = prompts.tokens(slot)?.len();
-        let mut expected = truth.prefill(0, &tokens[..prompt], &mut cache)?;
-        for token in &tokens[prompt..] {
-            let (best, margin) = best(&expected)?;
-            assert!(*token == best || margin < 2.0 * bound, "{name}, slot {slot}: {token} for {best}, {margin} below");
-            expected = truth.prefill(0, &[*token], &mut cache)?;
-        }
-        let expected = truth.prefill(0, &[5], &mut cache)?;
-        let logits: Vec<f32> = logits.into_iter().map(f32::from_bits).collect();
-        most = most.max(difference(&Tensor::new(logits, &Device::Cpu)?, &expected)?);
+        most = most.max(far(bound, &format!("{name}, slot {slot}"), truth, tokens.split_at(prompt), logits)?);
     }
     println!("{name}: {most:.4}");
     assert!(most < bound, "{name}: {most}");
     Ok(())
+}
+
+/// How far the logits after one more token are from the truth, which takes the same prompt and the same chosen tokens. Each of these is its choice, too, up to roundings.
+pub fn far(bound: f32, name: &str, truth: &Decoder, tokens: (&[u32], &[u32]), logits: Vec<u32>) -> Result<f32> {
+    let (prompt, chosen) = tokens;
+    let mut cache = Cache::with_capacity(truth, 1, 64)?;
+    let mut expected = truth.prefill(0, prompt, &mut cache)?;
+    for token in chosen {
+        let (best, margin) = best(&expected)?;
+        assert!(*token == best || margin < 2.0 * bound, "{name}: {token} for {best}, {margin} below");
+        expected = truth.prefill(0, &[*token], &mut cache)?;
+    }
+    let expected = truth.prefill(0, &[5], &mut cache)?;
+    let logits: Vec<f32> = logits.into_iter().map(f32::from_bits).collect();
+    difference(&Tensor::new(logits, &Device::Cpu)?, &expected)
 }
 
 fn families(device: &Device) -> Result<()> {

@@ -2,12 +2,13 @@
 
 use crate::common::narrow::file_of;
 use crate::common::steps::{self, expect_graphs, outcome, prompted, Check, Outcome};
-use crate::common::{best, builder, difference, weights};
+use crate::common::{builder, weights};
+use crate::families::far;
 use candle::safetensors::BufferedSafetensors;
 use candle::{bail, DType, Device, Error, Result, Tensor};
 use candle_tilegemm::nn::narrow::Checkpoint;
 use candle_tilegemm::nn::parallel::{Group, Id};
-use candle_tilegemm_models::{Cache, Config, Decoder, Sampler};
+use candle_tilegemm_models::{Config, Decoder, Sampler};
 use std::collections::HashMap;
 use std::thread::spawn;
 
@@ -97,17 +98,8 @@ fn families(_: &Device) -> Result<()> {
             let (tokens, logits) = &ranks[0];
             let mut most = 0f32;
             for (slot, (tokens, logits)) in tokens.iter().zip(logits).enumerate().take(3) {
-                let mut cache = Cache::with_capacity(&truth, 1, 64)?;
-                let prompt = tokens.len() - 8;
-                let mut expected = truth.prefill(0, &tokens[..prompt], &mut cache)?;
-                for token in &tokens[prompt..] {
-                    let (best, margin) = best(&expected)?;
-                    assert!(*token == best || margin < 2.0 * BF16, "{family}, slot {slot}: {token} for {best}");
-                    expected = truth.prefill(0, &[*token], &mut cache)?;
-                }
-                let expected = truth.prefill(0, &[5], &mut cache)?;
-                let logits: Vec<f32> = logits.iter().map(|bits| f32::from_bits(*bits)).collect();
-                most = most.max(difference(&Tensor::new(logits, &Device::Cpu)?, &expected)?);
+                let (name, tokens) = (format!("{family}, slot {slot}"), tokens.split_at(tokens.len() - 8));
+                most = most.max(far(BF16, &name, &truth, tokens, logits.clone())?);
             }
             println!("{family}, {sequences} sequences on two GPUs: {most:.4}");
             assert!(most < BF16, "{family}, {sequences} sequences: {most}");
