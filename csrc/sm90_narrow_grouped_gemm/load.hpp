@@ -100,12 +100,19 @@ class FullStages {
   }
 };
 
+// Copies 16 bytes where `exists`, without a branch.
+__device__ __forceinline__ void copy_16_if(bool exists, uint32_t to, const void* from) {
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n @p cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(to),
+               "l"(from), "r"(int(exists))
+               : "memory");
+}
+
 // The warps that copy rows of A. Eight threads copy a row of a batch to where
 // TMA's 128-byte swizzle would put it: piece i of 16 bytes of row r lies at place i ^ r % 8.
 template <class S>
 __device__ __forceinline__ void load_rows(const Problem& p, const narrow::Rings& rings, const PlaceBarriers& barriers,
                                           typename S::Places* places, typename S::List& list, int thread) {
-  constexpr int at_once = of_gather / 8;
+  constexpr int at_once = of_gather / 8, of_thread = S::width / at_once;
   const int piece = thread % 8, row0 = thread / 8;
   const uint32_t to_thread = rings.x + row0 * 128 + ((piece ^ row0) << 4);
   Stage x = Stage::to_fill(), at = Stage::to_fill();
@@ -117,19 +124,36 @@ __device__ __forceinline__ void load_rows(const Problem& p, const narrow::Rings&
     for (int i = thread; i < S::width; i += of_gather) {
       const int64_t row = i < tile.height ? p.rows.row_of_d(tile.first + i) : -1;
       to.rows[i] = int(row);
-      to.from[i] = row < 0 ? 0 : p.pairs_per_row.quotient(int(row));
+      const int64_t from = row < 0 ? 0 : p.pairs_per_row.quotient(int(row)) * p.a_stride;
+      to.from[i % at_once][i / at_once] = uint32_t(from / 16);
       to.scales[i] = row < 0 ? 0.0f : p.rows.scale_of(row);
     }
     mbarrier_arrive(barriers.known + 8 * at.s);
     bar_sync(gather_barrier, of_gather);
+    uint32_t from[of_thread];
+#pragma unroll
+    for (int i = 0; i < of_thread; i++) from[i] = to.from[row0][i];
     // A batch of all rows. wgmma reads eight rows at a time, and what it makes of those behind the last is not stored.
     const auto copy = [&](int box, int number) {
-      const int k = number * narrow::batch + piece * 8, bytes = 2 * max(0, min(int(p.args.k) - k, 8));
-      const uint8_t* const from = p.a + 2 * k;
+      const int k = number * narrow::batch + piece * 8, end = int(p.args.k);
+      const uint8_t* a = p.a + 2 * k;
+      asm volatile("" : "+l"(a));  // one addition for each address
       const uint32_t there = to_thread + x.s * S::x_bytes + box * S::x_box_bytes;
-#pragma unroll 4
-      for (int i = 0; i < tile.height; i += at_once)
-        copy_async_16(there + i * 128, from + to.from[i + row0] * p.a_stride, bytes, evict_last);
+      if ((number + 1) * narrow::batch > end) {
+        const int bytes = 2 * max(0, min(end - k, 8));
+#pragma unroll
+        for (int i = 0; i < of_thread; i++) {
+          if (at_once * i < tile.height)
+            copy_async_16(there + at_once * i * 128, a + uint64_t(from[i]) * 16, bytes, evict_normal);
+        }
+        return;
+      }
+      // A branch for four copies: with one for each, the copies took as long as the products.
+#pragma unroll
+      for (int i = 0; i < of_thread; i++) {
+        if (i % 4 == 0 && at_once * i >= tile.height) break;
+        copy_16_if(at_once * i < tile.height, there + at_once * i * 128, a + uint64_t(from[i]) * 16);
+      }
     };
 #pragma unroll 1
     for (int b = 0; b < p.batches; b += S::batches) {

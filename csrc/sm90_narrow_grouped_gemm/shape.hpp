@@ -10,10 +10,12 @@ namespace {
 constexpr int most_groups = 4096, most_entries = 480;
 constexpr int of_gather = 64, gather_barrier = 3;  // threads that copy rows of A, and the number of their barrier
 
-// A tile: the row of D of each row, -1: none; the row of A; and the factor of the row of D.
+// A tile: the row of D of each row, -1: none; the row of A, in 16 bytes from A's first, those of a thread that copies
+// one behind the other; and the factor of the row of D.
 template <int ROWS>
 struct Places {
-  int rows[ROWS], from[ROWS];
+  int rows[ROWS];
+  uint32_t from[of_gather / 8][ROWS * 8 / of_gather];
   float scales[ROWS];
   int group, n, height, none;  // a height of 0: no tile is left
 };

@@ -11,7 +11,7 @@ for tile in [(8, 16), (32, 128)]:
     open(f'rows_{tile[0]}.inc', 'w').write(rows)
 open('tg_kernels.inc', 'w').write(entries)
 # sm90_narrow_grouped_gemm: a file for each tile and format.
-for tile, unit, formats in [(32, 256, ['f8e4m3', 'i8']), (192, 256, ['f8e4m3', 'i8']), (32, 128, ['f8e4m3', 'u4', 'u8']),
+for tile, unit, formats in [(32, 256, ['i8']), (192, 256, ['f8e4m3', 'i8']), (32, 128, ['f8e4m3', 'u4', 'u8']),
                             (128, 128, ['f8e4m3', 'u4', 'u8']), (32, 32, ['u4', 'f4e2m1']), (192, 32, ['u4', 'f4e2m1'])]:
     for b in formats:
         rows = ''
