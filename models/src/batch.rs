@@ -50,8 +50,7 @@ pub(crate) struct Row<'a> {
 pub(crate) struct Batch {
     mail: Mail,
     replay: Replay,
-    /// Keeps the communicator.
-    _group: Group,
+    group: Group,
     kind: Kind,
     rows: usize,
     /// (1 + rows) in u32: 1 + a row without a number above -inf, else 0; then the last tokens. One copy takes both to the host.
@@ -79,7 +78,7 @@ impl Batch {
         Ok(Self {
             mail: Mail::new(1 + rows, device)?,
             replay: Replay::new(captures && rows <= MOST_CAPTURED, device),
-            _group: decoder.body.group.clone(),
+            group: decoder.body.group.clone(),
             kind,
             rows,
             tokens: told.narrow(0, 1, rows)?,
@@ -164,6 +163,7 @@ impl Batch {
 
     /// Launches a step of all rows.
     pub fn launch(&mut self, decoder: &Decoder, store: &Store) -> Result<Letter> {
+        self.group.check()?;
         let mut replay = std::mem::replace(&mut self.replay, Replay::Eager);
         let work = || {
             self.through(decoder, store)?;
@@ -178,6 +178,7 @@ impl Batch {
     /// What a letter says: the row that failed, and the chosen token of each row.
     pub fn read(&self, letter: Letter) -> Result<(Option<usize>, Vec<u32>)> {
         let mut told = self.mail.read(letter)?;
+        self.group.check()?;
         let tokens = told.split_off(1);
         Ok(((told[0] as usize).checked_sub(1), tokens))
     }

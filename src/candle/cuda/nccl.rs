@@ -63,11 +63,15 @@ impl Cards {
             bail!("Group: the tensor is on GPU {gpu}; expected GPU {}, that of rank {}", self.gpu, self.rank);
         }
         let call = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let communicator = self.communicator.load(Ordering::Acquire);
-        if communicator.is_null() {
+        self.check()?;
+        Ok((self.communicator.load(Ordering::Acquire), call))
+    }
+
+    pub fn check(&self) -> Result<()> {
+        if self.communicator.load(Ordering::Acquire).is_null() {
             bail!("rank {}: the group was aborted", self.rank);
         }
-        Ok((communicator, call))
+        Ok(())
     }
 
     pub fn abort(&self) {

@@ -95,6 +95,19 @@ impl Group {
         }
     }
 
+    /// An error once the group was given up. Captured calls run again without a look at that: ask before each launch, and once more before results count.
+    ///
+    /// # Errors
+    /// The end of the group.
+    pub fn check(&self) -> Result<()> {
+        match &*self.0 {
+            Ranks::One => Ok(()),
+            Ranks::Threads(member) => member.check(),
+            #[cfg(feature = "nccl")]
+            Ranks::Cards(cards) => cards.check(),
+        }
+    }
+
     /// The number of this rank, from 0.
     pub fn rank(&self) -> usize {
         match &*self.0 {

@@ -51,10 +51,8 @@ impl Member {
 
     /// The numbers that each rank brings to the same call.
     pub fn exchange(&self, call: String, numbers: Vec<f32>) -> Result<Arc<Vec<Vec<f32>>>> {
+        self.check()?;
         let (mut state, began) = (self.shared.lock(), Instant::now());
-        if let Some(failure) = &state.failure {
-            bail!("rank {}: {failure}", self.rank);
-        }
         if state.parts[self.rank].is_some() {
             bail!("rank {}: {call} while another call of this rank runs; expected one at a time", self.rank);
         }
@@ -81,6 +79,14 @@ impl Member {
 }
 
 impl Member {
+    /// The failure after which there are no more calls.
+    pub fn check(&self) -> Result<()> {
+        match &self.shared.lock().failure {
+            Some(failure) => bail!("rank {}: {failure}", self.rank),
+            None => Ok(()),
+        }
+    }
+
     /// Makes calls that wait, and all later ones, errors.
     pub fn abort(&self) {
         self.shared.fail(format!("rank {} has aborted the group", self.rank));
