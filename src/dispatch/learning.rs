@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Kernels, or configurations of them, that are tried.
 const MOST: usize = 6;
+/// The vendor library's estimate may be this far too low: up to here our own kernels are tried beside it.
+const VENDOR_REACH: f64 = 1.5;
 /// Events resolve half a microsecond. Shorter products have samples of several calls, of this time together.
 const LONG_US: f64 = 20.0;
 const MOST_CALLS: u32 = 8;
@@ -59,22 +61,27 @@ impl Dispatcher {
         (!rivals.is_empty()).then(|| Contest::new(rivals, calls(problem, plan.estimate_us)))
     }
 
-    /// Choices other than the plan's own whose estimates are near to the least, the nearest first, and the vendor library.
+    /// Choices other than the plan's own whose estimates are near to the least, the nearest first, and the vendor library. Where the vendor library has the least,
+    /// those near to the least of ours.
     fn near(&self, plan: &Planned) -> Vec<Chosen> {
         let (problem, policy) = (&plan.canonical.problem, plan.policy());
         let mut able = self.able(problem, policy);
         able.retain(|candidate| candidate.kernel.role != Role::LastResort);
-        let estimates = able.iter().filter_map(|candidate| candidate.verdict.as_ref().ok());
-        let least = estimates.copied().fold(f64::INFINITY, f64::min);
+        let least_of = |is_vendor: bool| {
+            let kind = able.iter().filter(|candidate| (candidate.kernel.role == Role::Vendor) == is_vendor);
+            kind.filter_map(|candidate| candidate.verdict.as_ref().ok()).copied().fold(f64::INFINITY, f64::min)
+        };
+        let [own, vendor] = [false, true].map(least_of);
+        let most = REACH * if own <= VENDOR_REACH * vendor { own } else { vendor };
         let mut near: Vec<(&'static KernelDesc, Config, f64)> = Vec::new();
         for candidate in &able {
             let (kernel, config, Ok(us)) = (candidate.kernel, candidate.config, &candidate.verdict) else { continue };
             if kernel.role == Role::Vendor {
                 near.push((kernel, config, 0.0)); // whatever its estimate
-            } else if *us <= REACH * least {
+            } else if *us <= most {
                 near.push((kernel, config, *us));
                 let case = self.case(kernel, problem, policy);
-                let (model, most) = (self.model(kernel), REACH * least);
+                let model = self.model(kernel);
                 let others = kernel.family().rivals(&case, &config, most).into_iter();
                 let others = others.map(|(config, _)| (kernel, config, model.configured_us(&case, &config)));
                 near.extend(others.filter(|(.., us)| *us <= most));
@@ -105,7 +112,8 @@ impl Dispatcher {
         let Some(key) = Key::of(&plan.canonical.problem, Among::with_vendor(plan.policy().vendor)) else { return };
         let Verdict { samples, us, against_us, .. } = verdict;
         let m = plan.canonical.problem.m;
-        let (kernel, config) = (winner.kernel, Some(winner.config));
+        // Kernels without configurations, such as the vendor's, have none in tables either.
+        let (kernel, config) = (winner.kernel, Some(winner.config).filter(|config| !config.is_default()));
         let gain = if verdict.kernel == 0 { 1.0 } else { (against_us / us).max(1.0) };
         table.add(Entry { key, m: [m, m], kernel, config, gain, learned: Some(Learned { samples, us, against_us }) });
         self.plans.forget(plan.asked, plan.policy());
@@ -214,6 +222,24 @@ mod tests {
         assert!(std::ptr::eq(before.settled(), &*before));
         let entries = program.tables().learned().unwrap().entries();
         assert_eq!((entries[0].kernel, entries[0].gain), (before.kernel, 1.0));
+    }
+
+    #[test]
+    fn any_kernel_that_won_is_what_later_plans_are_made_with() {
+        for place in 0..MOST {
+            let path = std::env::temp_dir().join(format!("tilegemm-any-{place}-{}.json", std::process::id()));
+            let program = Dispatcher::hypothetical(DeviceInfo::h100()).with_learned(&path);
+            let before = plan(&program, 300);
+            let contest = before.contest(|| program.contest(&before)).unwrap();
+            if place > 0 && contest.rival(place).is_none() {
+                break;
+            }
+            program.settle(&before, contest, Verdict { kernel: place, samples: 9, us: 30.0, against_us: 33.0 });
+            let winner = contest.plan(&before, place);
+            let after = std::thread::scope(|scope| scope.spawn(|| plan(&program, 300)).join().unwrap());
+            assert_eq!((after.kernel.name, after.config), (winner.kernel.name, winner.config));
+            assert_eq!(after.reason, Reason::Learned, "{}", winner.kernel.name);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod sets;
 
 use super::gguf::{CandlesProduct, Dense};
 use super::grouped::{CandlesKernel, Loop};
+use super::learning;
 use super::lt::{CublasLt, LtProblem, Reduction};
 use super::operands::Operands;
 use super::timing::{Captured, Timer};
@@ -34,6 +35,8 @@ pub enum Arm {
     Ours,
     /// The dispatcher's choice without measured tables.
     OursUntuned,
+    /// The choice of a program that has learned this product ([`learning`](super::learning)).
+    Learned,
     /// The dispatcher's choice in batch-invariant mode.
     Invariant,
     /// The dispatcher's choice with the vendor library off.
@@ -77,6 +80,7 @@ impl std::str::FromStr for Arm {
             "ours" => Arm::Ours,
             "ours-untuned" => Arm::OursUntuned,
             "ours-invariant" => Arm::Invariant,
+            "learned" => Arm::Learned,
             "every" => Arm::Every,
             "contenders" => Arm::Contenders,
             "own" => Arm::Own,
@@ -96,8 +100,8 @@ impl std::str::FromStr for Arm {
                 let (kernel, config) = name.split_once('@').map_or((name, None), |(name, config)| (name, Some(config)));
                 let kernel = family::by_name(kernel).ok_or_else(|| {
                     format!(
-                        "no arm or kernel is named '{kernel}'; expected {}, ours-untuned, ours-invariant, cublas-loop, bf16, every, contenders, or a name from \
-                         `tilegemm kernels`",
+                        "no arm or kernel is named '{kernel}'; expected {}, ours-untuned, ours-invariant, learned, cublas-loop, bf16, every, contenders, or a \
+                         name from `tilegemm kernels`",
                         DEFAULT.join(", ")
                     )
                 })?;
@@ -113,6 +117,7 @@ impl Arm {
             Arm::Ours => "ours",
             Arm::OursUntuned => "ours-untuned",
             Arm::Invariant => "ours-invariant",
+            Arm::Learned => "learned",
             Arm::Every => "every",
             Arm::Contenders => "contenders",
             Arm::Own => "own",
@@ -232,7 +237,7 @@ impl Runner<'_> {
 
     /// # Safety
     /// As for [`launch::launch`]; `pointers` are those of this copy of the operands.
-    unsafe fn launch(&self, timer: &Timer, copy: usize, pointers: Pointers) -> Result {
+    pub unsafe fn launch(&self, timer: &Timer, copy: usize, pointers: Pointers) -> Result {
         // SAFETY: the caller's promises are passed on.
         unsafe {
             match self {
@@ -317,6 +322,7 @@ impl<'a> Resolver<'a> {
                 Ok(Runner::Plan(self.untuned.plan(self.problem, policy)?))
             }
             Arm::Every | Arm::Contenders => Err("stands for arms of other names".into()),
+            Arm::Learned => Ok(Runner::Plan(learning::plan(self.problem)?)),
             Arm::Invariant => plan(Policy::default().with_batch_invariance(true)),
             Arm::Own | Arm::OwnIn(_) => plan(Policy::own()),
             Arm::Kernel(..) => plan(Policy::force(&arm.name())?),

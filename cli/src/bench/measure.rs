@@ -10,7 +10,7 @@ use super::operands::{free_bytes, Operands, Pool};
 use super::report::{self, digits, Ceilings, Machine, Report, Row, Settings, SCHEMA};
 use super::samples::Samples;
 use super::timing::{Captured, Timer};
-use super::{allocation, eager, ladder, order};
+use super::{allocation, eager, ladder, learning, order};
 use crate::lists::Routing;
 use crate::Result;
 use candle::{CudaDevice, Device};
@@ -273,6 +273,7 @@ impl Session {
             roof_us: digits(ceilings.roof_us(&moved(&problem, how.routing.as_ref()))),
             arms,
             absent: measured.absent,
+            lost_calls: measured.lost_calls.map(digits),
             flags,
             card: measured.card,
         })
@@ -291,6 +292,9 @@ impl Session {
         let operands = Operands::new(&self.timer, &self.pool, problem, l2_bytes, how.hot, how.scale, routing)?;
         let problems: Vec<Problem> = arms.iter().map(|arm| arm.problem(problem)).collect();
         let mut measured = Measured::default();
+        if arms.contains(&Arm::Learned) {
+            measured.lost_calls = Some(learning::learn(&self.timer, problem, &operands)?);
+        }
         let mut runners: Vec<(Runner, Captured, &Problem)> = Vec::new();
         for (arm, problem) in arms.iter().zip(&problems).filter(|(arm, _)| !arm.is_group()) {
             let resolved = self.resolver(problem, &operands).resolve(arm).and_then(|runner| {

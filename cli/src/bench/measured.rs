@@ -26,6 +26,8 @@ pub struct Measured {
     pub absent: BTreeMap<String, String>,
     pub flags: Vec<String>,
     pub card: Vec<report::Card>,
+    /// Calls that learning has cost.
+    pub lost_calls: Option<f64>,
 }
 
 /// The measurement of one kernel or call.

@@ -29,6 +29,8 @@ mod html;
 #[cfg(feature = "bench")]
 mod ladder;
 #[cfg(feature = "bench")]
+mod learning;
+#[cfg(feature = "bench")]
 mod lt;
 #[cfg(feature = "bench")]
 pub mod measure;

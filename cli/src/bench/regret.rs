@@ -5,20 +5,27 @@ use crate::regret::{Judged, Regret};
 use std::fmt;
 
 /// The arms that are choices, each with its description.
-const CHOICES: [(&str, &str); 2] = [
+const CHOICES: [(&str, &str); 3] = [
     ("ours", "the dispatcher's choice, with its measured tables"),
+    ("learned", "the choice of a program that has learned the products"),
     ("ours-untuned", "the dispatcher's choice without measured tables"),
 ];
 const STOCK: &str = "candle";
 
 /// The regret of each choice that the record has.
-pub struct OfReport(pub Vec<(&'static str, Regret)>);
+pub struct OfReport {
+    pub choices: Vec<(&'static str, Regret)>,
+    /// Calls that learning has cost, of each product that was learned, the least first.
+    lost_calls: Vec<f64>,
+}
 
 /// The regret of a record's choices, over its sound rows.
 pub fn of_report(report: &Report) -> OfReport {
     let of = |arm: &str| Regret(report.sound().filter_map(|row| judge(row, arm)).collect());
     let all = CHOICES.into_iter().map(|(arm, what)| (what, of(arm)));
-    OfReport(all.filter(|(_, regret)| !regret.0.is_empty()).collect())
+    let mut lost_calls: Vec<f64> = report.sound().filter_map(|row| row.lost_calls).collect();
+    lost_calls.sort_by(f64::total_cmp);
+    OfReport { choices: all.filter(|(_, regret)| !regret.0.is_empty()).collect(), lost_calls }
 }
 
 /// `None` where the arm was not measured, or no other arm was.
@@ -43,7 +50,7 @@ pub fn best<'a>(row: &'a Row, choice: &str) -> Option<(&'a str, &'a Arm)> {
 /// other f32 modes, and candle's kernels for experts and quantised weights are no choices.
 fn is_candidate(row: &Row, arm: &str) -> bool {
     match arm {
-        "ours" | "ours-untuned" | "own" | "own-best" => true,
+        "ours" | "ours-untuned" | "learned" | "own" | "own-best" => true,
         STOCK => row.groups.is_none() && row.b.is_none() && !row.flags.iter().any(|flag| flag == "inexact candle"),
         name => row.is_kernel(name),
     }
@@ -51,9 +58,13 @@ fn is_candidate(row: &Row, arm: &str) -> bool {
 
 impl fmt::Display for OfReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (what, regret) in &self.0 {
+        for (what, regret) in &self.choices {
             writeln!(f, "regret of {what}: time over the best of our kernels and the vendor's call\n{regret}")?;
         }
-        Ok(())
+        let lost = &self.lost_calls;
+        let Some(most) = lost.last() else { return Ok(()) };
+        let mean = lost.iter().sum::<f64>() / lost.len() as f64;
+        let p95 = lost[(lost.len() * 95).div_ceil(100) - 1];
+        writeln!(f, "learning took the time of {mean:.1} more calls of 100 (p95 {p95:.1}, at most {most:.1})")
     }
 }

@@ -162,6 +162,9 @@ pub struct Row {
     /// Arms without a time, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub absent: BTreeMap<String, String>,
+    /// What learning cost beyond the same calls of what was learned, as a number of such calls, where the arm `learned` was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_calls: Option<f64>,
     /// Warnings about the row: `spread ARM`, `wrong ARM`, `inexact ARM`, `eager ARM`, `clocks`, `hot`.
     pub flags: Vec<String>,
     /// The card before and after the row.

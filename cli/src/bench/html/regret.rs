@@ -7,7 +7,7 @@ use crate::regret::{Line, Regret};
 
 /// A table for each choice of the record.
 pub fn tables(view: &View) -> String {
-    let choices = of_report(view.report).0;
+    let choices = of_report(view.report).choices;
     if choices.is_empty() {
         return "<p class=\"empty\">This record has no arms beside the choice.</p>".into();
     }

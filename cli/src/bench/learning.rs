@@ -1,0 +1,55 @@
+//! The arm `learned`: what a program chooses that has called the product some times while it learns.
+
+use super::arms::Runner;
+use super::operands::Operands;
+use super::timing::Timer;
+use crate::Result;
+use candle::cuda_backend::cudarc::driver::sys::CUevent_flags;
+use candle_tilegemm::dispatch::{set_learning, Planned, Policy};
+use candle_tilegemm::{launch, workspace, Problem};
+use std::sync::Arc;
+
+/// Calls while the program learns, and those after which it waits for its results, as a step of a model does.
+const CALLS: usize = 100;
+const CALLS_OF_STEP: usize = 10;
+
+/// The plan of programs in this process, whose dispatcher is the one that learns, as a thread makes it that has made none.
+pub fn plan(problem: &Problem) -> Result<Arc<Planned>> {
+    let (dispatcher, policy) = (launch::dispatcher(launch::current_device()?)?, policy()?);
+    let planned = std::thread::scope(|scope| scope.spawn(|| dispatcher.plan(problem, policy)).join());
+    Ok(planned.map_err(|_| "the thread of a plan panicked")??)
+}
+
+fn policy() -> Result<Policy> {
+    Ok(Policy::default().with_workspace(workspace::bytes()?))
+}
+
+/// Calls the product while this process learns: what that cost beyond the same calls of what was learned, as a number of such calls.
+pub fn learn(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<f64> {
+    set_learning(true);
+    let learning = calls(timer, problem, operands);
+    set_learning(false);
+    let learning = learning?;
+    let learned = calls(timer, problem, operands)?;
+    Ok((learning / learned - 1.0) * CALLS as f64)
+}
+
+/// Microseconds of the calls of a program, each on another copy of the operands.
+fn calls(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<f64> {
+    let stream = timer.device().cuda_stream();
+    let event = || stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+    let (dispatcher, policy) = (launch::dispatcher(launch::current_device()?)?, policy()?);
+    let mut us = 0.0;
+    for step in 0..CALLS / CALLS_OF_STEP {
+        let start = event()?;
+        for call in 0..CALLS_OF_STEP {
+            let copy = (step * CALLS_OF_STEP + call) % operands.copies();
+            // SAFETY: the operands are the problem's, and outlive the launch.
+            unsafe { Runner::Plan(dispatcher.plan(problem, policy)?).launch(timer, copy, operands.pointers(copy)?)? };
+        }
+        let end = event()?;
+        stream.synchronize()?;
+        us += f64::from(start.elapsed_ms(&end)?) * 1e3;
+    }
+    Ok(us)
+}
