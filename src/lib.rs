@@ -6,7 +6,7 @@
 //! **Unmodified models** (feature `interpose`, Linux): one line sends every f16, bf16 and f32 product of the program through the
 //! dispatcher. A call that the dispatcher does not take goes to cuBLAS unchanged. See the module `interpose`. The feature
 //! `interpose-kernels` does the same with candle's kernels for experts and for quantised weights, `interpose-mistralrs` with those of
-//! mistralrs 0.8.1 for fp8 and MXFP4, but for its experts.
+//! mistralrs 0.8.1 for fp8 and MXFP4.
 //!
 //! ```
 //! use candle_tilegemm as _;

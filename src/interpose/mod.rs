@@ -30,8 +30,7 @@
 //! the [`Mode`] is. The functions return nothing, so a call that cannot run is counted ([`Stats::failed`]), is told once on stderr, and fills the result with NaN.
 //! `TILEGEMM_ON_FAILURE=abort` ends the program instead, and is what a server should set.
 //!
-//! The feature `interpose-mistralrs` does the same with the functions of mistralrs 0.8.1 for weights in fp8 with factors of blocks, and in MXFP4, but not with
-//! those for experts: these give NaN.
+//! The feature `interpose-mistralrs` does the same with the functions of mistralrs 0.8.1 for weights in fp8 with factors of blocks, and in MXFP4.
 //!
 //! The feature `preload` also defines the other matrix products of cuBLAS and `cublasLtMatmul`. The library of `preload/`, for programs that are already
 //! built, has this feature.

@@ -62,7 +62,7 @@ pub(super) fn overlap() -> Result<bool> {
 }
 
 /// Whether kernels may overlap on the current device.
-#[cfg(any(all(feature = "candle", feature = "experts"), feature = "layers"))]
+#[cfg(any(all(feature = "candle", feature = "experts"), feature = "interpose-mistralrs", feature = "layers"))]
 pub(super) fn overlaps() -> Result<bool> {
     Ok(overlap()? && dispatcher(current_device()?)?.device().capability >= 90)
 }

@@ -22,7 +22,8 @@ pub(crate) mod cublas;
 mod device;
 mod dispatchers;
 mod elementwise;
-#[cfg(all(feature = "candle", feature = "experts"))]
+#[cfg(all(feature = "experts", any(feature = "candle", feature = "interpose-mistralrs")))]
+#[cfg_attr(not(feature = "candle"), allow(dead_code))] // the layers' kernels
 pub(crate) mod experts;
 #[cfg(feature = "layers")]
 pub(crate) mod layers;

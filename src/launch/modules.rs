@@ -22,7 +22,7 @@ const LEAST_FREE: usize = 64 << 20;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Beside {
     Elementwise,
-    #[cfg(all(feature = "candle", feature = "experts"))]
+    #[cfg(all(feature = "experts", any(feature = "candle", feature = "interpose-mistralrs")))]
     Experts,
     #[cfg(feature = "layers")]
     Layers,
@@ -49,7 +49,7 @@ pub(super) fn load_all(ordinal: usize, capability: u16) -> Result<()> {
     let kernels = KERNELS.iter().zip(library()?).filter(|(kernel, _)| kernel.arch.runs_on(capability));
     kernels.filter(|(_, linked)| linked.is_some()).try_for_each(|(kernel, _)| load(ordinal, kernel))?;
     beside(Beside::Elementwise)?;
-    #[cfg(all(feature = "candle", feature = "experts"))]
+    #[cfg(all(feature = "experts", any(feature = "candle", feature = "interpose-mistralrs")))]
     beside(Beside::Experts)?;
     #[cfg(feature = "layers")]
     beside(Beside::Layers)?;
@@ -114,7 +114,7 @@ pub(super) fn beside(which: Beside) -> Result<()> {
     room_for("kernels beside the products")?;
     let function = match which {
         Beside::Elementwise => ffi::tg_load_elementwise,
-        #[cfg(all(feature = "candle", feature = "experts"))]
+        #[cfg(all(feature = "experts", any(feature = "candle", feature = "interpose-mistralrs")))]
         Beside::Experts => ffi::tg_load_experts,
         #[cfg(feature = "layers")]
         Beside::Layers => ffi::tg_load_layers,

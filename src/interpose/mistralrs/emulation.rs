@@ -1,8 +1,10 @@
 //! Calls on memory of the host: what mistralrs's functions compute, and what the product of a call says. All sums are exact in f64.
 
+use super::experts::Experts;
 use super::product::{order, Product};
 use super::weights::{Factors, Weights};
-use crate::problem::{Format, Operand, Problem};
+use crate::launch::experts::{blocks_for, Choice};
+use crate::problem::{Bounds, Format, Operand, Problem, Rows};
 use std::ptr::{null, null_mut};
 
 /// Numbers that look random.
@@ -176,5 +178,118 @@ fn dense_products_are_mistralrs_numbers() {
         let x = random.integers(rows * k);
         let expected: Vec<f64> = (0..rows * n).map(|at| stored.expected(&x[at / n * k..][..k], 0, at % n)).collect();
         assert_eq!(dense(&stored, &x, rows), expected, "{rows} rows, {}", stored.weights());
+    }
+}
+
+/// Lists the pairs as `tg_route` does (csrc/tilegemm.h).
+///
+/// # Safety
+/// The pointers of the choice are memory of the host of the sizes that `tg_routing` states.
+unsafe fn route(choice: &Choice) {
+    let (count, experts) = (choice.tokens * choice.top_k, choice.experts);
+    // SAFETY: the caller's promises.
+    let (chosen, first_row, pairs) = unsafe {
+        (
+            std::slice::from_raw_parts(choice.chosen, count),
+            std::slice::from_raw_parts_mut(choice.first_row, experts + 1),
+            std::slice::from_raw_parts_mut(choice.pairs, count),
+        )
+    };
+    let mut order: Vec<u32> = (0..count as u32).collect();
+    order.sort_by_key(|pair| chosen[*pair as usize].min(experts as u32));
+    pairs.copy_from_slice(&order);
+    for (expert, first) in first_row.iter_mut().enumerate() {
+        *first = chosen.iter().filter(|chosen| **chosen < expert as u32).count() as i32;
+    }
+}
+
+/// y of a call for experts, which was zeros before.
+fn of_experts(
+    stored: &Stored,
+    x: &[f64],
+    indices: &[u32],
+    biases: &[f64],
+    counts: [usize; 3],
+    of_pairs: bool,
+) -> Vec<f64> {
+    let call = Experts {
+        name: "launch_fp8_indexed_moe_gemm_bf16",
+        x: null(),
+        weights: stored.weights(),
+        biases: if biases.is_empty() { null() } else { 16 as _ },
+        indices: indices.as_ptr(),
+        y: null_mut(),
+        counts: counts.map(|count| count as i32),
+        has_rows_of_pairs: of_pairs,
+        format: Format::BF16,
+        stream: null_mut(),
+    };
+    let problem = call.problem().unwrap();
+    let mut lists = vec![0; call.lists().iter().sum()];
+    let choice = call.choice(lists.as_mut_ptr());
+    // The numbers that the kernels of `route` write.
+    let ends = [
+        (choice.first_row.cast(), choice.experts + 1),
+        (choice.pairs, choice.tokens * choice.top_k),
+        (choice.counts, blocks_for(choice.tokens) * choice.experts),
+    ];
+    let mut end = lists.as_mut_ptr();
+    for (list, count) in ends {
+        assert_eq!(list, end, "the lists follow one another");
+        end = list.wrapping_add(count);
+    }
+    assert_eq!(end, lists.as_mut_ptr_range().end, "the lists have the memory");
+    assert_eq!(choice.tokens * choice.top_k, indices.len(), "experts are given for each pair");
+    // SAFETY: as just seen.
+    unsafe { route(&choice) };
+    let groups = problem.groups.unwrap();
+    assert_eq!((groups.count + 1, problem.m, groups.bounds), (call.lists()[0], call.lists()[1], Bounds::FirstRow));
+    let Rows::Listed { pairs_per_row } = groups.rows else { panic!("{:?}", groups.rows) };
+    let (a, mut y) = (stored.a_of(x), vec![0.0; problem.m * problem.n]);
+    for group in 0..groups.count {
+        for row in lists[group]..lists[group + 1] {
+            let pair = lists[groups.count + 1 + row as usize] as usize;
+            for n in 0..problem.n {
+                let bias = problem.epilogue.bias.map_or(0.0, |_| biases[group * problem.n + n]);
+                y[pair * problem.n + n] = stored.product(&problem, &a, [pair / pairs_per_row, group, n]) + bias;
+            }
+        }
+    }
+    y
+}
+
+#[test]
+fn products_of_experts_are_mistralrs_numbers() {
+    let random = &mut Random(2);
+    for of_pairs in [false, true] {
+        for counts @ [tokens, top_k, experts] in [[1, 1, 1], [1, 3, 5], [7, 3, 16], [40, 2, 6], [5, 4, 2]] {
+            let fp8 = [([5, 7], [2, 3], 1), ([9, 64], [4, 32], 0)]
+                .map(|(sizes, block, padding)| Stored::fp8(random, experts, sizes, block, padding));
+            for stored in fp8.into_iter().chain([Stored::mxfp4(random, experts, [6, 96])]) {
+                let [n, k] = stored.sizes;
+                let x = random.integers(if of_pairs { tokens * top_k } else { tokens } * k);
+                let biases = random.integers(if tokens % 2 == 0 { 0 } else { experts * n });
+                // One in four is of no expert.
+                let absent =
+                    |expert: u64| if expert < experts as u64 { expert as u32 } else { u32::MAX - expert as u32 };
+                let indices: Vec<u32> =
+                    (0..tokens * top_k).map(|_| absent(random.below((experts + experts / 3) as u64))).collect();
+                let number = |at: usize| {
+                    let (pair, n_at) = (at / n, at % n);
+                    let (row, expert) = (if of_pairs { pair } else { pair / top_k }, indices[pair] as usize);
+                    if expert >= experts {
+                        return 0.0;
+                    }
+                    stored.expected(&x[row * k..][..k], expert, n_at) + biases.get(expert * n + n_at).unwrap_or(&0.0)
+                };
+                let expected: Vec<f64> = (0..tokens * top_k * n).map(number).collect();
+                assert_eq!(
+                    of_experts(&stored, &x, &indices, &biases, counts, of_pairs),
+                    expected,
+                    "{counts:?}, {}",
+                    stored.weights()
+                );
+            }
+        }
     }
 }

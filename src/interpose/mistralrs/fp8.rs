@@ -44,12 +44,13 @@ macro_rules! of_format {
         }
 
         define! {
-            /// Row (t, j) of y, of N numbers, would be row t of x, or row (t, j) with a row for each pair, times the weights of expert `indices[t, j]`: it is NaN.
+            /// Row (t, j) of y, of N numbers, is row t of x, or row (t, j) where `input_has_topk_dim`, times the weights of expert `indices[t, j]`. Where there is no
+            /// such expert, the row is zeros: mistralrs leaves the zeros that it has allocated.
             declared: fn $experts(
-                _x: *const $number,
+                x: *const $number,
                 weights: *const u8,
                 weight_scales: *const f32,
-                _indices: *const u32,
+                indices: *const u32,
                 y: *mut $number,
                 num_tokens: i32,
                 topk: i32,
@@ -59,18 +60,23 @@ macro_rules! of_format {
                 scale_row_stride: i32,
                 block_size_y: i32,
                 block_size_x: i32,
-                _input_has_topk_dim: bool,
+                input_has_topk_dim: bool,
                 stream: *mut c_void,
             ) => Experts {
                 name: stringify!($experts),
+                x: x.cast(),
                 weights: Weights {
                     codes: weights.cast(),
                     factors: weight_scales.cast(),
                     sizes: [n, k],
                     of: Factors::Blocks { block: [block_size_y, block_size_x], stride: scale_row_stride },
                 },
+                biases: null(),
+                indices,
                 y: y.cast(),
                 counts: [num_tokens, topk, num_experts],
+                has_rows_of_pairs: input_has_topk_dim,
+                format: Format::$format,
                 stream,
             }
         }

@@ -6,8 +6,7 @@
 //! of the link. The crate is no dependency of this one: `declared` has its declarations. Its build script names the archive without a kind, so that
 //! rustc links the archive behind all crates, and ours come first wherever the program names this crate.
 //!
-//! Those for experts are there because their objects have them; their calls fail. The others multiply activations as they come, in f16 or bf16, by
-//! weights that a factor multiplies, with sums in f32, and so do our kernels.
+//! The functions multiply activations as they come, in f16 or bf16, by weights that a factor multiplies, with sums in f32, and so do our kernels.
 
 mod declared;
 mod experts;

@@ -53,32 +53,38 @@ macro_rules! of_format {
         })*
 
         $(define! {
-            /// As of fp8: NaN.
+            /// Row (t, j) of y, of N numbers, is row t of x, or row (t, j) where `input_has_topk_dim`, times the weights of expert `indices[t, j]`, and its bias. Where
+            /// there is no such expert, the row is zeros: mistralrs leaves the zeros that it has allocated.
             declared: fn $experts(
-                _x: *const $number,
+                x: *const $number,
                 weights: *const u8,
                 weight_scales: *const u8,
-                _biases: *const $number,
-                _indices: *const u32,
+                biases: *const $number,
+                indices: *const u32,
                 y: *mut $number,
                 num_tokens: i32,
                 topk: i32,
                 num_experts: i32,
                 n: i32,
                 k: i32,
-                _has_bias: bool,
-                _input_has_topk_dim: bool,
+                has_bias: bool,
+                input_has_topk_dim: bool,
                 stream: *mut c_void,
             ) => Experts {
                 name: stringify!($experts),
+                x: x.cast(),
                 weights: Weights {
                     codes: weights.cast(),
                     factors: weight_scales.cast(),
                     sizes: [n, k],
                     of: Factors::PowersOfTwo,
                 },
+                biases: if has_bias { biases.cast() } else { null() },
+                indices,
                 y: y.cast(),
                 counts: [num_tokens, topk, num_experts],
+                has_rows_of_pairs: input_has_topk_dim,
+                format: Format::$format,
                 stream,
             }
         })*
