@@ -28,8 +28,8 @@ template <class S>
 class Multiplier {
   using T = typename S::Number;
   static constexpr int steps = batch / 16, in_unit = S::unit < batch ? 1 : S::unit / batch;  // batches of a unit
-  // Whether the last stage has code of its own, so that in all others a next one is known to come. It gains 3 to 6 % for
-  // bytes; nibbles lose by it.
+  // Whether the last stage has code of its own, so that in all others a next one is known to come. It gains 3 to 6 %
+  // for bytes; nibbles lose by it.
   static constexpr bool peels = !S::has_nibbles;
 
   const Rings& rings_;
@@ -41,8 +41,8 @@ class Multiplier {
   bool has_zeros_;
   int turn_ = 0;  // of the tiles: 0 or 1
   Stage x_ = Stage::to_read(), w_ = Stage::to_read();
-  float now_[2];            // factors of rows g and g + 8 of the unit that adds up
-  uint32_t next_[2];        // bits of those of the next one
+  float now_[2];      // factors of rows g and g + 8 of the unit that adds up
+  uint32_t next_[2];  // bits of those of the next one
   uint32_t zeros_[2];
 
  public:

@@ -86,8 +86,9 @@ struct WgmmaShape {
   static_assert(shared_bytes + BESIDE <= limit && w_at % 1024 == 0);
 
   // Registers of a thread at the launch, of a thread that loads, and of a thread that multiplies.
-  static constexpr int at_launch = 65536 / threads / 8 * 8,
-                       loads_registers = k_parts > 1 ? 32 : GATHERS && WIDTH > 128 ? 56 : 40;
+  static constexpr int at_launch = 65536 / threads / 8 * 8, loads_registers = k_parts > 1             ? 32
+                                                                              : GATHERS &&WIDTH > 128 ? 56
+                                                                                                      : 40;
   static constexpr int left = (at_launch * threads - loads_registers * of_loads) / (32 * warps) / 8 * 8;
   static constexpr int registers = left < 240 ? left : 240;
 };
