@@ -448,11 +448,7 @@ impl<'a> Resolver<'a> {
 
     fn lt_best(&self, reduction: Reduction) -> Result<Runner<'a>> {
         let problem = Rc::new(self.lt.problem(self.problem, self.operands, reduction)?);
-        self.fastest((0..problem.algorithms.len()).map(|index| Runner::Lt(problem.clone(), index)).collect())
-    }
-
-    /// The fastest candidate: one short measurement of each, then longer measurements of the best few in turns.
-    fn fastest(&self, candidates: Vec<Runner<'a>>) -> Result<Runner<'a>> {
+        let candidates = (0..problem.algorithms.len()).map(|index| Runner::Lt(problem.clone(), index)).collect();
         self.fastest_of(self.glance(candidates)?)
     }
 
@@ -474,6 +470,7 @@ impl<'a> Resolver<'a> {
         Ok(glances)
     }
 
+    /// The fastest, by longer measurements of the best few in turns.
     fn fastest_of(&self, mut glances: Vec<Glance<'a>>) -> Result<Runner<'a>> {
         const FINALISTS: usize = 4;
         const ROUNDS: usize = 9;
