@@ -32,6 +32,7 @@ __device__ __forceinline__ void pin_all(Acc (&d)[size]) {
 #define TG_WGMMA_8_O11(R) TG_WGMMA_8_O7(R), TG_WGMMA_8_FOUR(R, 8)
 #define TG_WGMMA_8_O13(R) TG_WGMMA_8_O11(R), TG_WGMMA_8_F(R, 12), TG_WGMMA_8_F(R, 13)
 #define TG_WGMMA_8_O15(R) TG_WGMMA_8_O11(R), TG_WGMMA_8_FOUR(R, 12)
+#define TG_WGMMA_8_O17(R) TG_WGMMA_8_O15(R), TG_WGMMA_8_F(R, 16), TG_WGMMA_8_F(R, 17)
 #define TG_WGMMA_8_O19(R) TG_WGMMA_8_O15(R), TG_WGMMA_8_FOUR(R, 16)
 #define TG_WGMMA_8_O23(R) TG_WGMMA_8_O19(R), TG_WGMMA_8_FOUR(R, 20)
 #define TG_WGMMA_8_O27(R) TG_WGMMA_8_O23(R), TG_WGMMA_8_FOUR(R, 24)
@@ -59,7 +60,7 @@ template <class T, int rows>
 __device__ __forceinline__ void wgmma_8(wgmma_sum<T> (&d)[rows / 2], uint64_t p, uint64_t q, int add) {
   static_assert(std::is_same_v<T, int8_t> || std::is_same_v<T, __nv_fp8_e4m3>);
   static_assert(rows == 8 || rows == 16 || rows == 32 || rows == 64 || rows == 96 || rows == 112 || rows == 128 ||
-                rows == 160 || rows == 192 || rows == 224 || rows == 256);
+                rows == 144 || rows == 160 || rows == 192 || rows == 224 || rows == 256);
   TG_WGMMA_8_ROWS(8, 0, 4, 5, 6)
   TG_WGMMA_8_ROWS(16, 1, 8, 9, 10)
   TG_WGMMA_8_ROWS(32, 3, 16, 17, 18)
@@ -67,6 +68,7 @@ __device__ __forceinline__ void wgmma_8(wgmma_sum<T> (&d)[rows / 2], uint64_t p,
   TG_WGMMA_8_ROWS(96, 11, 48, 49, 50)
   TG_WGMMA_8_ROWS(112, 13, 56, 57, 58)
   TG_WGMMA_8_ROWS(128, 15, 64, 65, 66)
+  TG_WGMMA_8_ROWS(144, 17, 72, 73, 74)
   TG_WGMMA_8_ROWS(160, 19, 80, 81, 82)
   TG_WGMMA_8_ROWS(192, 23, 96, 97, 98)
   TG_WGMMA_8_ROWS(224, 27, 112, 113, 114)

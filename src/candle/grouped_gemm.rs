@@ -3,7 +3,7 @@
 #[cfg(feature = "experts")]
 use super::cuda::grouped;
 #[cfg(feature = "experts")]
-use super::cuda::quantized::{Narrow, Weights};
+use super::cuda::quantized::{Narrow, NarrowX, Weights};
 use super::lowering::format_of;
 use super::numbers::put;
 #[cfg(feature = "experts")]
@@ -174,20 +174,36 @@ impl GroupedGemm {
         let Some(format) = weights.format() else {
             bail!("a grouped product: no kernel multiplies weights in {:?}", weights.stored());
         };
-        self.write_of(input, weights.shape().dims3()?, Weights::Blocks(weights, format), out)
+        self.write_of(input, None, weights.shape().dims3()?, Weights::Blocks(weights, format), out)
     }
 
-    /// The same with narrow weights of `count` groups, which lie over one another.
+    /// The same with narrow weights of `count` groups, which lie over one another. `narrow`: what an input of codes is.
     #[cfg(feature = "experts")]
-    pub(super) fn write_narrow(&self, input: &Tensor, count: usize, weights: Narrow, out: &Tensor) -> Result<()> {
+    pub(super) fn write_narrow(
+        &self,
+        input: &Tensor,
+        narrow: Option<NarrowX>,
+        count: usize,
+        weights: Narrow,
+        out: &Tensor,
+    ) -> Result<()> {
         let [n, k] = weights.sizes;
-        self.write_of(input, (count, n, k), Weights::Narrow(weights), out)
+        self.write_of(input, narrow, (count, n, k), Weights::Narrow(weights), out)
     }
 
     #[cfg(feature = "experts")]
-    fn write_of(&self, input: &Tensor, sizes: (usize, usize, usize), weights: Weights, out: &Tensor) -> Result<()> {
-        let problem = placed_input(self.problem_of(input, sizes)?, input).with(|problem| {
+    fn write_of(
+        &self,
+        input: &Tensor,
+        narrow: Option<NarrowX>,
+        sizes: (usize, usize, usize),
+        weights: Weights,
+        out: &Tensor,
+    ) -> Result<()> {
+        let format = narrow.map_or_else(|| format_of(input.dtype()), |narrow| Ok(narrow.format))?;
+        let problem = placed_input(self.problem_in(input, format, sizes)?, input).with(|problem| {
             (problem.d.format, problem.d.row_stride) = (Format::F32, out.stride()[0] as i64);
+            problem.a.scale = narrow.map(|narrow| narrow.scale);
         });
         let Device::Cuda(device) = input.device() else { return BLOCK.elsewhere(input.device()) };
         let lists = grouped::Lists {
@@ -195,7 +211,7 @@ impl GroupedGemm {
             pairs: self.pairs.as_ref().map(|(pairs, _)| pairs),
             scales: self.scales.as_ref(),
         };
-        grouped::product_of(device, problem, input, weights, &lists, out)
+        grouped::product_of(device, problem, (input, narrow.map(|narrow| narrow.factors)), weights, &lists, out)
     }
 
     /// The product with weights of `sizes`, (groups, n, k), on the CPU, in f32: `product` multiplies rows in f32 with a group's.
@@ -222,7 +238,16 @@ impl GroupedGemm {
     }
 
     /// The problem of weights in the input's type.
-    fn problem_of(&self, input: &Tensor, (count, n, weights_k): (usize, usize, usize)) -> Result<Problem> {
+    fn problem_of(&self, input: &Tensor, sizes: (usize, usize, usize)) -> Result<Problem> {
+        self.problem_in(input, format_of(input.dtype())?, sizes)
+    }
+
+    fn problem_in(
+        &self,
+        input: &Tensor,
+        format: Format,
+        (count, n, weights_k): (usize, usize, usize),
+    ) -> Result<Problem> {
         let (rows, k) = input.dims2()?;
         if k != weights_k {
             bail!("a grouped product: the input has rows of {k} numbers, the weights have rows of {weights_k}");
@@ -260,7 +285,6 @@ impl GroupedGemm {
                 groups.rows = Rows::InOrder;
             }
         });
-        let format = format_of(input.dtype())?;
         Ok(Problem::grouped([m, n, k], groups, format).with(|problem| {
             if let Some((gate, activation)) = self.gate {
                 (problem.epilogue.gate, problem.epilogue.activation) = (Some(gate), activation);

@@ -226,19 +226,26 @@ mod tests {
 
     #[test]
     fn any_kernel_that_won_is_what_later_plans_are_made_with() {
-        for place in 0..MOST {
-            let path = std::env::temp_dir().join(format!("tilegemm-any-{place}-{}.json", std::process::id()));
-            let program = Dispatcher::hypothetical(DeviceInfo::h100()).with_learned(&path);
-            let before = plan(&program, 300);
-            let contest = before.contest(|| program.contest(&before)).unwrap();
-            if place > 0 && contest.rival(place).is_none() {
-                break;
+        for (product, device) in [
+            (product(300), DeviceInfo::h100()),
+            (product(7), DeviceInfo::h100()),
+            (Problem::dense(128, 4096, 1224, 1, Layout::NT, Format::BF16), DeviceInfo::named("NVIDIA H200").unwrap()),
+        ] {
+            for place in 0..MOST {
+                let path = std::env::temp_dir().join(format!("tilegemm-any-{place}-{}.json", std::process::id()));
+                let program = Dispatcher::hypothetical(device.clone()).with_learned(&path);
+                let before = program.plan(&product, Policy::default()).unwrap();
+                let contest = before.contest(|| program.contest(&before)).unwrap();
+                if place > 0 && contest.rival(place).is_none() {
+                    break;
+                }
+                program.settle(&before, contest, Verdict { kernel: place, samples: 9, us: 30.0, against_us: 33.0 });
+                let winner = contest.plan(&before, place);
+                let plan = || program.plan(&product, Policy::default()).unwrap();
+                let after = std::thread::scope(|scope| scope.spawn(plan).join().unwrap());
+                assert_eq!((after.kernel.name, after.config), (winner.kernel.name, winner.config), "{product}");
+                assert_eq!(after.reason, Reason::Learned, "{product} by {}", winner.kernel.name);
             }
-            program.settle(&before, contest, Verdict { kernel: place, samples: 9, us: 30.0, against_us: 33.0 });
-            let winner = contest.plan(&before, place);
-            let after = std::thread::scope(|scope| scope.spawn(|| plan(&program, 300)).join().unwrap());
-            assert_eq!((after.kernel.name, after.config), (winner.kernel.name, winner.config));
-            assert_eq!(after.reason, Reason::Learned, "{}", winner.kernel.name);
         }
     }
 

@@ -33,6 +33,7 @@ mod sm90_dgemm;
 mod sm90_few_rows;
 mod sm90_fp8_few_rows;
 mod sm90_fp8_gemm;
+mod sm90_fp8_grouped_gemm;
 mod sm90_gated;
 mod sm90_gemm;
 mod sm90_gguf_gemm;

@@ -72,6 +72,7 @@ macro_rules! by_types {
             (BF16, BF16) => $call::<half::bf16, half::bf16>($($argument),*),
             (BF16, F32) => $call::<half::bf16, f32>($($argument),*),
             (F8E4M3, BF16) => $call::<float8::F8E4M3, half::bf16>($($argument),*),
+            (F8E4M3, F16) => $call::<float8::F8E4M3, half::f16>($($argument),*),
             (F8E4M3, F32) => $call::<float8::F8E4M3, f32>($($argument),*),
             (F32, F32) => $call::<f32, f32>($($argument),*),
             (F64, F64) => $call::<f64, f64>($($argument),*),

@@ -25,11 +25,16 @@ pub fn is_of_bytes(kernel: &KernelDesc) -> bool {
     kernel.types.a == Format::I8 || is_fp8 && (kernel.family.starts_with("sm90_") || kernel.types.d == Format::F16)
 }
 
+/// `groups.rs` has the kernels for groups of rows.
+fn has_cases(kernel: &&'static KernelDesc) -> bool {
+    is_of_bytes(kernel) && !kernel.needs_groups()
+}
+
 pub fn tests() -> Vec<(String, Test)> {
     let of_kernel = |kernel: &'static KernelDesc| -> (String, Test) {
         (format!("{kernel}_bytes"), Box::new(move |gpu| every_case(gpu, kernel)))
     };
-    let mut tests: Vec<(String, Test)> = built().filter(|kernel| is_of_bytes(kernel)).map(of_kernel).collect();
+    let mut tests: Vec<(String, Test)> = built().filter(has_cases).map(of_kernel).collect();
     // The reference kernel with factors, and the dispatcher's choice.
     if !tests.is_empty() {
         tests.push(("reference_f8e4m3_bf16_bytes".into(), Box::new(|gpu| every_case(gpu, reference(gpu)?))));
@@ -228,7 +233,7 @@ fn random(gpu: &Gpu, a: Format, d: Format) -> Result<(), String> {
 /// Sums of 16384 products of one sign are within 2^-9 of their sum where they go to f32 every 128 of K, and the tensor cores' own are not.
 fn sums_of_one_sign(gpu: &Gpu) -> Result<(), String> {
     let case = Case { codes: Codes::Positive, ..PLAIN };
-    let kernels: Vec<_> = built().filter(|kernel| is_of_bytes(kernel) && kernel.types.a == Format::F8E4M3).collect();
+    let kernels: Vec<_> = built().filter(has_cases).filter(|kernel| kernel.types.a == Format::F8E4M3).collect();
     let mut tried = 0;
     for kernel in kernels.iter().filter(|kernel| kernel.math == Math::Native) {
         for (m, kind) in [(8, 1), (64, 3), (200, 1), (200, 3)] {

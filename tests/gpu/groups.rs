@@ -24,8 +24,8 @@ use std::sync::Arc;
 mod matrices;
 
 pub fn tests() -> Vec<(String, Test)> {
-    let kernels =
-        built().filter(|kernel| kernel.takes_groups() && ![Format::F8E4M3, Format::I8].contains(&kernel.types.a));
+    let is_of_bytes = |kernel: &KernelDesc| [Format::F8E4M3, Format::I8].contains(&kernel.types.a);
+    let kernels = built().filter(|kernel| kernel.needs_groups() || (kernel.takes_groups() && !is_of_bytes(kernel)));
     kernels
         .flat_map(|kernel| {
             let of = |what: &str, test: fn(&Gpu, &'static KernelDesc) -> Result<(), String>| {
@@ -166,15 +166,15 @@ struct Operands<T, Out> {
     d: Vec<Out>,
 }
 
-/// Whether weights are larger than 1, and kernels may round activations.
+/// Whether weights are larger than 1, and kernels may round activations, or sums.
 fn is_quantised(types: Types) -> bool {
-    types.b.is_gguf_block() || types.has_narrow_b()
+    types.b.is_gguf_block() || types.has_narrow_b() || types.a == Format::F8E4M3
 }
 
 /// A product with `n` columns of D, and with a K of whole blocks; `turn`: of factors.
 fn problem(routing: &Routing, types: Types, kind: Kind, turn: usize, [n, k, padding]: [usize; 3]) -> Problem {
     let m = routing.m;
-    let block = if types.has_narrow_b() { 32 } else { types.b.block().elements };
+    let block = if types.has_narrow_b() || types.a == Format::F8E4M3 { 32 } else { types.b.block().elements };
     let [k, of_b] = [k, padding].map(|extent| extent.next_multiple_of(block));
     let columns_of_b = if kind.gate.is_some() { 2 * n } else { n };
     Problem::dense(m, columns_of_b, k, 1, Layout::NT, types.a).with(|p| {

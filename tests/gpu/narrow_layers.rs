@@ -24,12 +24,14 @@ pub fn tests() -> Vec<(String, Test)> {
         let run = move |gpu: &Gpu| check(&Device::Cuda(gpu.device.clone())).map_err(|error| error.to_string());
         (name.into(), Box::new(run))
     };
-    let eight_bits = |gpu: &Gpu| {
-        let device = Device::Cuda(gpu.device.clone());
-        let rounds = cfg!(feature = "layers") && gpu.info.capability / 10 == 9;
-        shared::eight_bits(&device, rounds).map_err(|error| error.to_string())
-    };
-    let mut tests: Vec<(String, Test)> = checks.map(test).into_iter().collect();
-    tests.push(("narrow_layers_in_8_bits".into(), Box::new(eight_bits)));
-    tests
+    let in_8_bits: [(&str, fn(&Device, bool) -> Result<()>); 2] =
+        [("narrow_layers_in_8_bits", shared::eight_bits), ("narrow_experts_in_8_bits", shared::experts_in_8_bits)];
+    let in_8_bits = in_8_bits.map(|(name, check)| -> (String, Test) {
+        let run = move |gpu: &Gpu| {
+            let rounds = cfg!(feature = "layers") && gpu.info.capability / 10 == 9;
+            check(&Device::Cuda(gpu.device.clone()), rounds).map_err(|error| error.to_string())
+        };
+        (name.into(), Box::new(run))
+    });
+    checks.map(test).into_iter().chain(in_8_bits).collect()
 }

@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 const BESIDE: [&str; 8] = ["common", "elementwise", "experts", "fp8", "gguf", "layer", "narrow", "swap_ab"];
 
 /// Headers of `common` for two subjects. Neither can have the header, as a family includes no header of another one.
-const OF_TWO: [&str; 6] = [
+const OF_TWO: [&str; 5] = [
     "common/bf16_parts.hpp", // f32 by six products: with mma.sync, and with wgmma
     "common/bf16_sums.hpp",
     "common/fma.hpp",     // sm90_dgemm, sm90_sgemm
-    "common/fp8.hpp",     // sm100_gemm, and fp8 on Hopper
     "common/operand.hpp", // sm80_gemm, sm80_grouped_gemm
     "common/warps.hpp",
 ];

@@ -25,7 +25,7 @@ pub const QUANTIZERS: [Quantizer; 8] = [
 #[path = "narrow_8_bits.rs"]
 mod of_8_bits;
 
-pub use of_8_bits::{eight_bits, gated_in_8_bits};
+pub use of_8_bits::{eight_bits, experts_in_8_bits, gated_in_8_bits};
 
 /// A module of a checkpoint: its config, its file, and its path.
 type Stored = (&'static str, &'static [u8], &'static str);

@@ -2,9 +2,10 @@
 
 use super::{near, near_by, of_size, on_host};
 use crate::into::products::{exact, randn, same};
-use candle::{DType, Device, Module, Result};
-use candle_tilegemm::nn::narrow::{Activations, Granularity, Quantizer};
-use candle_tilegemm::nn::{gate, GateFunction, GatedMlp, QuantLinear};
+use candle::{bail, DType, Device, Module, Result};
+use candle_tilegemm::nn::moe::Routing;
+use candle_tilegemm::nn::narrow::{Activations, ExpertGate, Granularity, QuantWeight, Quantizer};
+use candle_tilegemm::nn::{gate, GateFunction, GatedMlp, QuantExperts, QuantLinear};
 use candle_tilegemm::problem::Gate;
 use candle_tilegemm::Activation;
 
@@ -94,6 +95,64 @@ pub fn gated_in_8_bits(device: &Device) -> Result<()> {
                     let added = down.forward_residual(&gated, &x)?;
                     same(&format!("{what}, residual"), &whole.forward_residual(&x, &x)?, &added)?;
                 }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Experts whose activations a config has in 8 bits. `rounds`: as for [`eight_bits`]. A number between the products that lies between two codes may become either, so results
+/// are compared with those of rounded numbers and those of numbers as they come: they are near the former.
+pub fn experts_in_8_bits(device: &Device, rounds: bool) -> Result<()> {
+    let block = Quantizer::Fp8(Granularity::Block([128, 128]));
+    let of_rows = Quantizer::Fp8(Granularity::Channel);
+    for (to, takes) in [
+        (Quantizer::Fp8(Granularity::Tensor), true),
+        (of_rows, true),
+        (block, true),
+        (Quantizer::Int8 { group: None }, false),
+    ] {
+        let [count, hidden, inner] = [4, 384, 128];
+        let weight = |n: usize, k: usize| -> Result<QuantWeight> {
+            QuantWeight::quantize(&randn(&[n, k], DType::F32, &Device::Cpu)?.affine(0.2, 0.0)?, to)
+        };
+        let weights = [weight(count * 2 * inner, hidden)?, weight(count * hidden, inner)?];
+        let [gate_up, down] = weights.each_ref().map(QuantWeight::dequantize);
+        let gate = ExpertGate::Function(GateFunction::SwiGlu);
+        let experts = QuantExperts::new([count, hidden, inner], weights, [None, None], Gate::Halves, gate)?
+            .with_activations(Activations::Dynamic)
+            .to_device(device)?;
+        let shared = |k: usize| if to == block { 128 } else { k };
+        for (tokens, dtype) in [(0, DType::F32), (1, DType::BF16), (9, DType::F32), (70, DType::BF16), (70, DType::F16)]
+        {
+            let x = randn(&[tokens, hidden], dtype, device)?;
+            let routing = Routing::by_logits(&randn(&[tokens, count], DType::F32, device)?, 2, true)?;
+            let y = exact(&experts.forward(&x, &routing)?)?;
+            let (chosen, shares) = (routing.experts().flatten_all()?.to_vec1::<u32>()?, exact(routing.weights())?);
+            let numbers = exact(&x)?;
+            let expected = |in_bits: bool| {
+                let rounded =
+                    |x: &[f64], k: usize| if in_bits { in_8_bits(x, k, shared(k), false) } else { x.to_vec() };
+                let product = |w: &[f32], x: &[f64]| w.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum::<f64>();
+                let mut sums = vec![0.0; tokens * hidden];
+                for (pair, (expert, share)) in chosen.iter().zip(&shares).enumerate() {
+                    let (token, expert) = (pair / 2, *expert as usize);
+                    let x = rounded(&numbers[token * hidden..(token + 1) * hidden], hidden);
+                    let row = |n: usize| product(&gate_up[(expert * 2 * inner + n) * hidden..][..hidden], &x);
+                    let gated = |n: usize| row(n) / (1.0 + (-row(n)).exp()) * row(inner + n);
+                    let between = rounded(&(0..inner).map(gated).collect::<Vec<_>>(), inner);
+                    for n in 0..hidden {
+                        sums[token * hidden + n] +=
+                            share * product(&down[(expert * hidden + n) * inner..][..inner], &between);
+                    }
+                }
+                sums
+            };
+            let far = |from: &[f64]| y.iter().zip(from).map(|(x, y)| (x - y).powi(2)).sum::<f64>().sqrt();
+            let [of_rounded, as_it_comes] = [true, false].map(|in_bits| far(&expected(in_bits)));
+            let (near, other) = if takes && rounds { (of_rounded, as_it_comes) } else { (as_it_comes, of_rounded) };
+            if tokens > 0 && !(near < 0.4 * other) {
+                bail!("{to:?}, {tokens} tokens in {dtype:?}: {near} off, and {other} from the other numbers");
             }
         }
     }

@@ -132,7 +132,7 @@ impl Args {
 }
 
 /// Sizes of --decoder.
-pub const DECODERS: [&str; 18] = [
+pub const DECODERS: [&str; 19] = [
     "llama3-8b",
     "llama3-8b-q4_k_m",
     "llama3-8b-fp8",
@@ -142,6 +142,7 @@ pub const DECODERS: [&str; 18] = [
     "llama3-70b",
     "qwen3-30b-a3b",
     "qwen3-30b-a3b-fp8",
+    "qwen3-30b-a3b-fp8-dynamic",
     "gpt-oss-20b",
     "smollm2-135m",
     "smollm2-135m-q4_1",

@@ -101,7 +101,7 @@ pub(in crate::candle) fn product_into(
 pub(in crate::candle) fn product_of(
     device: &CudaDevice,
     problem: Problem,
-    x: &Tensor,
+    (x, factors_of_x): (&Tensor, Option<&Tensor>),
     weights: Weights,
     lists: &Lists,
     out: &Tensor,
@@ -111,12 +111,12 @@ pub(in crate::candle) fn product_of(
     let (problem, blocks) = (weights.of(problem), weights.blocks(&stream)?);
     let [codes, factors, zeros] = weights.tensors();
     let [bounds, pairs, scales] = [Read(Some(lists.bounds)), Read(lists.pairs), Read(lists.scales)];
-    let tensors = [Read(Some(x)), bounds, pairs, scales, Write(Some(out)), codes, factors, zeros];
-    with(device, tensors, |[a, bounds, pairs, scales, d, codes, factors, zeros], _| {
+    let tensors = [Read(Some(x)), Read(factors_of_x), bounds, pairs, scales, Write(Some(out)), codes, factors, zeros];
+    with(device, tensors, |[a, of_a, bounds, pairs, scales, d, codes, factors, zeros], _| {
         let w = blocks.as_ref().map_or(codes, |(blocks, _)| blocks.cast_mut().cast());
         let problem = placed(problem, [a, w, d, d]);
         let groups = GroupPointers::new(bounds).with_lists(pairs, scales);
-        let pointers = Pointers::new(a, w, d).with_groups(groups).with_scale_of_b(factors, zeros);
+        let pointers = Pointers::new(a, w, d).with_groups(groups).with_scale_of_a(of_a).with_scale_of_b(factors, zeros);
         // SAFETY: as for dense weights; a guard holds blocks.
         unsafe { launcher.launch(&problem, pointers) }
     })

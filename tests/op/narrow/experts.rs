@@ -126,6 +126,11 @@ fn experts_that_are_modules_are_stacked() {
 }
 
 #[test]
+fn experts_whose_activations_are_in_8_bits() {
+    super::shared::experts_in_8_bits(&Device::Cpu, true).unwrap();
+}
+
+#[test]
 fn experts_in_16_bits_are_refused() {
     let vb = builder(&[("experts.0.gate_proj.weight", randn(&[32, 64], DType::F32).unwrap())]);
     let config = QuantizationConfig::from_json(r#"{"quant_method":"fp8"}"#).unwrap();

@@ -7,6 +7,8 @@ use super::device::Placed;
 use super::scales::{ScaleFormat, Scales};
 use super::scheme::Activations;
 use super::weight::QuantWeight;
+#[cfg(feature = "cuda")]
+use crate::candle::cuda::quantized::NarrowX;
 #[cfg(all(feature = "narrow", feature = "layers"))]
 use crate::candle::cuda::{has_products_of_bytes, layers};
 #[cfg(all(feature = "narrow", feature = "layers"))]
@@ -59,6 +61,22 @@ impl EightBits {
     pub fn beside_device(activations: Activations, weight: &DeviceWeight) -> Option<Self> {
         let of = || Self::of(weight.kind(), weight.shape(), weight.shared(), weight.zeros.is_some());
         (activations == Activations::Dynamic && weight.scales.dtype() == DType::F32).then(of).flatten()
+    }
+
+    /// The same beside the weights of `count` experts, which lie over one another: kernels have fp8 by fp8 alone.
+    pub fn beside_host_experts(activations: Activations, weight: &QuantWeight, count: usize) -> Option<Self> {
+        let [n, k] = weight.shape();
+        let of = || Self::of(weight.codes(), [n / count.max(1), k], weight.scales().shared(), weight.zeros().is_some());
+        (activations == Activations::Dynamic).then(of).flatten().filter(|of| of.codes == Codes::F8E4M3)
+    }
+
+    #[cfg(feature = "experts")]
+    pub fn beside_experts(activations: Activations, weight: &DeviceWeight, count: usize) -> Option<Self> {
+        let [n, k] = weight.shape();
+        let of = || Self::of(weight.kind(), [n / count.max(1), k], weight.shared(), weight.zeros.is_some());
+        let has_wide_factors = weight.scales.dtype() == DType::F32;
+        let of = (activations == Activations::Dynamic && has_wide_factors).then(of).flatten();
+        of.filter(|of| of.codes == Codes::F8E4M3)
     }
 
     /// Beside weights in fp8 or int8 with one factor, one for each row, or one for each block of 128 x 128. `shared`: the rows and columns of the weights that share one.
@@ -149,6 +167,11 @@ impl EightBits {
 
 #[cfg(feature = "cuda")]
 impl Rounded {
+    /// What x is.
+    pub fn of_x(&self) -> NarrowX<'_> {
+        NarrowX { format: self.format, scale: self.scale, factors: &self.factors }
+    }
+
     /// The codes, as rows of `k`.
     pub fn rows(&self, k: usize) -> Rows<'_> {
         let [rows, stride] = [0, 1].map(|i| self.codes.dims()[i]);
@@ -157,13 +180,14 @@ impl Rounded {
 }
 
 impl Placed {
-    /// The weights with factors in f32 where kernels of 8 bits by 8 bits take them, which have no others.
-    pub(super) fn with_factors_of_8_bits(&self) -> Self {
+    /// The weights, of so many matrices that lie over one another, with factors in f32 where kernels of 8 bits by 8 bits take them, which have no others.
+    pub(super) fn with_factors_of_8_bits(&self, matrices: usize) -> Self {
+        let takes = |weight: &QuantWeight| match matrices {
+            1 => EightBits::beside(Activations::Dynamic, weight).is_some(),
+            count => EightBits::beside_host_experts(Activations::Dynamic, weight, count).is_some(),
+        };
         match self {
-            Self::Host(weight)
-                if weight.scales().format() != ScaleFormat::F32
-                    && EightBits::beside(Activations::Dynamic, weight).is_some() =>
-            {
+            Self::Host(weight) if weight.scales().format() != ScaleFormat::F32 && takes(weight) => {
                 weight.with_wide_factors().into()
             }
             other => other.clone(),

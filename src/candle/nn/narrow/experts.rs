@@ -2,9 +2,11 @@
 
 use super::config::QuantizationConfig;
 use super::device::{DeviceWeight, Placed};
+use super::eight_bits::EightBits;
 use super::floats::read_mxfp4_experts;
 use super::load::read;
 use super::quantize::Quantizer;
+use super::scheme::Activations;
 use super::tensors::Module;
 use super::weight::QuantWeight;
 #[cfg(feature = "experts")]
@@ -15,6 +17,8 @@ use crate::candle::nn::between::Between;
 use crate::candle::nn::gate::gate_into;
 use crate::candle::routing::Routing;
 use crate::candle::tensors::{Block, FLOATS};
+#[cfg(feature = "experts")]
+use crate::candle::GroupedGemm;
 use crate::layer::GateFunction;
 use crate::problem::Gate;
 use ::candle::{bail, DType, Device, Result, Tensor};
@@ -43,6 +47,9 @@ pub enum ExpertGate {
 /// Sums are in f32, and so are the numbers between the products. On the CPU each call dequantises the weights of the experts that tokens have. On a GPU (features
 /// `narrow` and `experts`) the weights are in memory there and nowhere else, and kernels round as those of [`QuantLinear`](super::QuantLinear).
 ///
+/// Where a config asks for it, activations of experts in fp8 are rounded to fp8 before each product, as [`QuantLinear`](super::QuantLinear) has it: on the CPU, and on Hopper with
+/// the feature `layers`, too.
+///
 /// [`FusedMoe::from_narrow`](crate::nn::moe::FusedMoe::from_narrow) makes a layer with a router of them.
 #[derive(Debug, Clone)]
 pub struct QuantExperts {
@@ -54,6 +61,7 @@ pub struct QuantExperts {
     sizes: [usize; 3],
     places: Gate,
     gate: ExpertGate,
+    activations: Activations,
 }
 
 impl QuantExperts {
@@ -96,7 +104,7 @@ impl QuantExperts {
             let is_whole = rows >= weight.shape()[0] || of_expert.is_multiple_of(rows);
             Placed::from(if is_whole { weight } else { weight.with_factors_of_rows() })
         });
-        Ok(Self { weights, biases, sizes, places, gate })
+        Ok(Self { weights, biases, sizes, places, gate, activations: Activations::Wide })
     }
 
     /// The same experts on a device.
@@ -104,10 +112,14 @@ impl QuantExperts {
     /// # Errors
     /// A device without room, and those of copies.
     pub fn to_device(&self, device: &Device) -> Result<Self> {
-        let [gate_up, down] = &self.weights;
+        let weight = |weight: &Placed| match self.activations {
+            Activations::Dynamic if !device.is_cpu() => weight.with_factors_of_8_bits(self.sizes[0]).to_device(device),
+            _ => weight.to_device(device),
+        };
         let bias = |bias: &Option<Tensor>| bias.as_ref().map(|bias| bias.to_device(device)).transpose();
+        let [gate_up, down] = &self.weights;
         let biases = [bias(&self.biases[0])?, bias(&self.biases[1])?];
-        Ok(Self { weights: [gate_up.to_device(device)?, down.to_device(device)?], biases, ..self.clone() })
+        Ok(Self { weights: [weight(gate_up)?, weight(down)?], biases, ..self.clone() })
     }
 
     /// The experts of gpt-oss in MXFP4: `gate_up_proj_blocks`, (experts, 2 inner, hidden / 32, 16), `gate_up_proj_scales`, `gate_up_proj_bias`, and the same of
@@ -135,12 +147,14 @@ impl QuantExperts {
     /// # Errors
     /// Missing tensors, tensors of other shapes and types, experts whose weights are not narrow, and experts of different formats.
     pub fn load(sizes: [usize; 3], gate: GateFunction, config: &QuantizationConfig, vb: VarBuilder) -> Result<Self> {
-        Self::of_modules(sizes, gate, &vb, |vb, shape| {
+        let activations = config.scheme(&vb.pp("0.gate_proj").prefix()).activations();
+        let experts = Self::of_modules(sizes, gate, &vb, |vb, shape| {
             match read(&Module::new(&vb), shape, &shape[..1], config.scheme(&vb.prefix()))? {
                 Some(weight) => Ok(weight),
                 None => bail!("{}: the weights are not narrow; FusedMoe has such experts", vb.prefix()),
             }
-        })
+        })?;
+        experts.with_activations(activations).to_device(vb.device())
     }
 
     /// Experts that are modules of their own, whose weights of (n, k) `read` gets from a builder at their path.
@@ -159,8 +173,7 @@ impl QuantExperts {
             down.push(weight(expert, "down_proj", [hidden, inner])?);
         }
         let weights = [QuantWeight::stack(&gate_up)?, QuantWeight::stack(&down)?];
-        Self::new([experts, hidden, inner], weights, [None, None], Gate::Halves, ExpertGate::Function(gate))?
-            .to_device(vb.device())
+        Self::new([experts, hidden, inner], weights, [None, None], Gate::Halves, ExpertGate::Function(gate))
     }
 
     /// Experts that are modules of their own, as [`load`](Self::load) has them, stored in 16 or 32 bits and rounded to the nearest in fewer.
@@ -170,7 +183,8 @@ impl QuantExperts {
     pub fn rounded(sizes: [usize; 3], gate: GateFunction, to: Quantizer, vb: VarBuilder) -> Result<Self> {
         Self::of_modules(sizes, gate, &vb, |vb, [n, k]| {
             QuantWeight::quantize(&vb.set_device(Device::Cpu).get((n, k), "weight")?, to)
-        })
+        })?
+        .to_device(vb.device())
     }
 
     /// The same experts without the bias behind `down`: those of all ranks but one, where each has a part of the inner numbers and their results are added up.
@@ -182,6 +196,11 @@ impl QuantExperts {
     /// The same experts with another gate.
     pub fn with_gate(self, gate: ExpertGate) -> Self {
         Self { gate, ..self }
+    }
+
+    /// The same experts with activations rounded as the config of a checkpoint asks for it, or as they come.
+    pub fn with_activations(self, activations: Activations) -> Self {
+        Self { activations, ..self }
     }
 
     /// Experts, hidden, and the numbers between an expert's products.
@@ -247,9 +266,7 @@ impl QuantExperts {
         else {
             bail!("QuantExperts: a workspace without room for gates; make one by `workspace` of the layer of these experts")
         };
-        let count = self.sizes[0];
-        let tokens = gate_up.gathered(tokens)?;
-        routing.by_tokens().write_narrow(&tokens, count, gate_up.operand_of_each(count), both)?;
+        self.product(&routing.by_tokens(), gate_up, tokens, both)?;
         let [before, behind] = self.biases.each_ref().map(Option::as_ref);
         let before = Biases { bias: before, experts: routing.experts(), scales: None };
         match self.gate {
@@ -263,8 +280,7 @@ impl QuantExperts {
                 grouped::clamp_into(device, both, before, (self.places, [alpha, limit]), &memory.inner)?
             }
         }
-        let inner = down.gathered(&memory.inner)?;
-        routing.by_pairs().write_narrow(&inner, count, down.operand_of_each(count), &memory.results)?;
+        self.product(&routing.by_pairs(), down, &memory.inner, &memory.results)?;
         if behind.is_none() {
             return Ok(());
         }
@@ -272,10 +288,28 @@ impl QuantExperts {
         grouped::add_bias(device, &memory.results, behind)
     }
 
+    /// Rows times a weight of each expert, in 8 bits where kernels multiply these by 8 bits.
+    #[cfg(feature = "experts")]
+    fn product(&self, groups: &GroupedGemm, weight: &DeviceWeight, x: &Tensor, out: &Tensor) -> Result<()> {
+        let ([count, ..], [_, k]) = (self.sizes, weight.shape());
+        let (x, operand) = (weight.gathered(x)?, weight.operand_of_each(count));
+        let eight_bits = EightBits::beside_experts(self.activations, weight, count).filter(|_| out.elem_count() > 0);
+        let rows = BLOCK.rows("x", &x, k)?;
+        match eight_bits.map(|of| of.on_device(rows, None)).transpose()?.flatten() {
+            Some(rounded) => {
+                groups.write_narrow(&rounded.codes.narrow(1, 0, k)?, Some(rounded.of_x()), count, operand, out)
+            }
+            None => groups.write_narrow(&x, None, count, operand, out),
+        }
+    }
+
     /// Rows in f32 times the weights of an expert's first or second product, with the bias.
     fn times(&self, product: usize, weight: &QuantWeight, expert: usize, x: &Tensor) -> Result<Tensor> {
         let (n, k) = (weight.shape()[0] / self.sizes[0], weight.shape()[1]);
         let numbers = weight.dequantize_rows(expert * n..(expert + 1) * n);
+        let eight_bits = EightBits::beside_host_experts(self.activations, weight, self.sizes[0]);
+        let rounded = eight_bits.map(|of| of.round(x, k)).transpose()?;
+        let x = rounded.as_ref().unwrap_or(x);
         let y = x.matmul(&Tensor::from_vec(numbers, (n, k), &Device::Cpu)?.t()?)?;
         match &self.biases[product] {
             Some(bias) => y.broadcast_add(&bias.get(expert)?),

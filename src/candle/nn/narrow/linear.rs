@@ -10,7 +10,7 @@ use super::scheme::Activations;
 use super::tensors::Array;
 use super::weight::QuantWeight;
 #[cfg(feature = "cuda")]
-use crate::candle::cuda::quantized::{self, NarrowX, Operands, Product, Weights};
+use crate::candle::cuda::quantized::{self, Operands, Product, Weights};
 use crate::candle::nn::beside::Beside;
 use crate::candle::nn::Linear;
 use crate::candle::numbers::put;
@@ -102,7 +102,7 @@ impl QuantLinear {
         let weight = match &self.weight {
             Weight::Plain(weight) => Weight::Plain(weight.to_device(device)?),
             Weight::Narrow(weight) if device.is_cpu() => Weight::Narrow(weight.to_device(device)?),
-            Weight::Narrow(weight) => Weight::Narrow(weight.with_factors_of_8_bits().to_device(device)?),
+            Weight::Narrow(weight) => Weight::Narrow(weight.with_factors_of_8_bits(1).to_device(device)?),
         };
         // Kernels read it as a list.
         let bias = self.bias.as_ref().map(|bias| bias.to_device(device)?.contiguous()).transpose()?;
@@ -390,7 +390,7 @@ impl QuantLinear {
         let [n, _] = weight.shape();
         let of = Operands {
             x,
-            narrow_x: rounded.map(|of| NarrowX { format: of.format, scale: of.scale, factors: &of.factors }),
+            narrow_x: rounded.map(Rounded::of_x),
             weight: Weights::Narrow(weight.operand()),
             bias: self.bias.as_ref(),
             c: beside.tensor().map(|c| BLOCK.rows(beside.name(), c, n)).transpose()?,
