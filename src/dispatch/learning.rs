@@ -229,7 +229,7 @@ mod tests {
         for (product, device) in [
             (product(300), DeviceInfo::h100()),
             (product(7), DeviceInfo::h100()),
-            (Problem::dense(128, 4096, 1224, 1, Layout::NT, Format::BF16), DeviceInfo::named("NVIDIA H200").unwrap()),
+            (Problem::dense(128, 4096, 1224, 1, Layout::NT, Format::BF16), DeviceInfo::h200()),
         ] {
             for place in 0..MOST {
                 let path = std::env::temp_dir().join(format!("tilegemm-any-{place}-{}.json", std::process::id()));

@@ -178,7 +178,7 @@ fn problem(routing: &Routing, types: Types, kind: Kind, turn: usize, [n, k, padd
     let [k, of_b] = [k, padding].map(|extent| extent.next_multiple_of(block));
     let columns_of_b = if kind.gate.is_some() { 2 * n } else { n };
     Problem::dense(m, columns_of_b, k, 1, Layout::NT, types.a).with(|p| {
-        p.a = Operand::row_major(types.a, k + padding, [0, 0]);
+        p.a = Operand::row_major(types.a, k + if types.a == Format::F8E4M3 { of_b } else { padding }, [0, 0]);
         p.b = Operand::col_major(types.b, k + of_b, [0, ((k + of_b) * columns_of_b + 8 * of_b) as i64]);
         p.b.scale = scale(types, turn, [columns_of_b, k]);
         p.d = Operand::row_major(types.d, n + padding, [0, 0]);
