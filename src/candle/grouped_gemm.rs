@@ -9,9 +9,9 @@ use super::numbers::put;
 #[cfg(feature = "experts")]
 use super::qweights::QWeights;
 use super::tensors::Block;
-use crate::problem::{Activation, Bounds, Format, Gate, Groups, Problem, Rows};
 #[cfg(feature = "experts")]
 use crate::problem::Operand;
+use crate::problem::{Activation, Bounds, Format, Gate, Groups, Problem, Rows};
 use crate::stats;
 use ::candle::{bail, DType, Device, Result, Tensor, D};
 

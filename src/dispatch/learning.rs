@@ -116,7 +116,7 @@ impl Dispatcher {
         let (kernel, config) = (winner.kernel, Some(winner.config).filter(|config| !config.is_default()));
         let gain = if verdict.kernel == 0 { 1.0 } else { (against_us / us).max(1.0) };
         table.add(Entry { key, m: [m, m], kernel, config, gain, learned: Some(Learned { samples, us, against_us }) });
-        self.plans.forget(plan.asked, plan.policy());
+        self.plans.forget(&plan.asked);
     }
 }
 
@@ -234,17 +234,21 @@ mod tests {
             for place in 0..MOST {
                 let path = std::env::temp_dir().join(format!("tilegemm-any-{place}-{}.json", std::process::id()));
                 let program = Dispatcher::hypothetical(device.clone()).with_learned(&path);
-                let before = program.plan(&product, Policy::default()).unwrap();
+                // What others have asked for with less workspace is planned anew, too.
+                let policies = [Policy::default(), Policy::default().with_workspace(1 << 20)];
+                let [before, _] = policies.map(|policy| program.plan(&product, policy).unwrap());
                 let contest = before.contest(|| program.contest(&before)).unwrap();
                 if place > 0 && contest.rival(place).is_none() {
                     break;
                 }
                 program.settle(&before, contest, Verdict { kernel: place, samples: 9, us: 30.0, against_us: 33.0 });
                 let winner = contest.plan(&before, place);
-                let plan = || program.plan(&product, Policy::default()).unwrap();
-                let after = std::thread::scope(|scope| scope.spawn(plan).join().unwrap());
-                assert_eq!((after.kernel.name, after.config), (winner.kernel.name, winner.config), "{product}");
-                assert_eq!(after.reason, Reason::Learned, "{product} by {}", winner.kernel.name);
+                for policy in policies {
+                    let plan = || program.plan(&product, policy).unwrap();
+                    let after = std::thread::scope(|scope| scope.spawn(plan).join().unwrap());
+                    assert_eq!((after.kernel.name, after.config), (winner.kernel.name, winner.config), "{product}");
+                    assert_eq!(after.reason, Reason::Learned, "{product} by {}", winner.kernel.name);
+                }
             }
         }
     }

@@ -97,11 +97,11 @@ impl<T: Answer> Memo<T> {
         Ok(answer)
     }
 
-    /// Drops the answer to a question. Threads that had it may keep it.
-    pub fn forget(&self, problem: Problem, policy: Policy) {
+    /// Drops the answers for a problem, by any policy. Threads that had one may keep it.
+    pub fn forget(&self, problem: &Problem) {
         let mut answers = self.0.write().unwrap();
-        let key = (problem, policy);
-        let _forgotten = (answers.young.remove(&key), answers.old.remove(&key));
+        let Generations { young, old } = &mut *answers;
+        [young, old].map(|answers| answers.retain(|(of, _), _| of != problem));
     }
 
     /// All kept answers.

@@ -112,7 +112,7 @@ pub fn experts_in_8_bits(device: &Device, rounds: bool) -> Result<()> {
         (block, true),
         (Quantizer::Int8 { group: None }, false),
     ] {
-        let [count, hidden, inner] = [4, 384, 128];
+        let [count, hidden, inner] = [4, 384, 256];
         let weight = |n: usize, k: usize| -> Result<QuantWeight> {
             QuantWeight::quantize(&randn(&[n, k], DType::F32, &Device::Cpu)?.affine(0.2, 0.0)?, to)
         };
