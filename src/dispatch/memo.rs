@@ -101,7 +101,9 @@ impl<T: Answer> Memo<T> {
     pub fn forget(&self, problem: &Problem) {
         let mut answers = self.0.write().unwrap();
         let Generations { young, old } = &mut *answers;
-        [young, old].map(|answers| answers.retain(|(of, _), _| of != problem));
+        for answers in [young, old] {
+            answers.retain(|(of, _), _| of != problem);
+        }
     }
 
     /// All kept answers.

@@ -122,7 +122,6 @@ impl Size {
             "llama3-1b" => Self::llama(shapes::llama_1b()),
             "llama3-70b" => llama_70b(),
             "qwen3-30b-a3b" => qwen3_30b_a3b(),
-            "qwen3-30b-a3b-fp8-dynamic" => narrow(qwen3_30b_a3b(), Narrow::Fp8 { dynamic: true }),
             "qwen3-30b-a3b-fp8" => narrow(qwen3_30b_a3b(), Narrow::Fp8 { dynamic: false }),
             "qwen3-30b-a3b-fp8-dynamic" => narrow(qwen3_30b_a3b(), Narrow::Fp8 { dynamic: true }),
             "gpt-oss-20b" => gpt_oss_20b(),
