@@ -10,7 +10,7 @@ use std::time::Duration;
 pub struct Args {
     #[command(flatten)]
     pub products: Products,
-    /// Arms: ours, ours-untuned, ours-invariant, learned for what a program chooses after 100 calls that learn, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE for an
+    /// Arms: ours, ours-untuned, ours-invariant, learned for what a program chooses once it has learned, own, own-best, candle, cublaslt, cublaslt-any, cublaslt-top1, own-MODE and candle-MODE for an
     /// f32 mode, cublas-loop for products of experts, bf16 for quantised weights, names of kernels, `every` for each of our kernels and the vendor's call, or `contenders` for those with the lowest estimates
     #[arg(long, value_name = "ARM", value_delimiter = ',', value_parser = arm)]
     pub arms: Vec<String>,

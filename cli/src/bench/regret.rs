@@ -65,6 +65,6 @@ impl fmt::Display for OfReport {
         let Some(most) = lost.last() else { return Ok(()) };
         let mean = lost.iter().sum::<f64>() / lost.len() as f64;
         let p95 = lost[(lost.len() * 95).div_ceil(100) - 1];
-        writeln!(f, "learning took the time of {mean:.1} more calls of 100 (p95 {p95:.1}, at most {most:.1})")
+        writeln!(f, "learning cost the time of {mean:.0} calls of what was learned (p95 {p95:.0}, at most {most:.0})")
     }
 }
