@@ -157,8 +157,8 @@ __global__ void __launch_bounds__(C::threads)
     fence_mbarrier_init();
   }
   __syncwarp();
-  // Without a cluster, the cluster barrier is the block's own, and every arrival needs a wait. In a cluster, only the warp
-  // that loads factors uses the block's barriers before its wait.
+  // Without a cluster, the cluster barrier is the block's own, and every arrival needs a wait. In a cluster, only the
+  // warp that loads factors uses the block's barriers before its wait.
   if (split > 1) cluster_arrive_relaxed();
   if (split == 1 || C::blocks) __syncthreads();
 
