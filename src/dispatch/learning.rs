@@ -116,7 +116,9 @@ impl Dispatcher {
         let (kernel, config) = (winner.kernel, Some(winner.config).filter(|config| !config.is_default()));
         let gain = if verdict.kernel == 0 { 1.0 } else { (against_us / us).max(1.0) };
         table.add(Entry { key, m: [m, m], kernel, config, gain, learned: Some(Learned { samples, us, against_us }) });
-        self.plans.forget(&plan.asked);
+        // Products at other addresses have the same entry.
+        let has_entry = |problem: &Problem| problem.m == m && Key::of(problem, key.among) == Some(key);
+        self.plans.forget(|problem| has_entry(&problem.canonical().problem));
     }
 }
 
@@ -234,16 +236,18 @@ mod tests {
             for place in 0..MOST {
                 let path = std::env::temp_dir().join(format!("tilegemm-any-{place}-{}.json", std::process::id()));
                 let program = Dispatcher::hypothetical(device.clone()).with_learned(&path);
-                // What others have asked for with less workspace is planned anew, too.
-                let policies = [Policy::default(), Policy::default().with_workspace(1 << 20)];
-                let [before, _] = policies.map(|policy| program.plan(&product, policy).unwrap());
+                // What others have asked for with less workspace, and at other addresses, is planned anew, too.
+                let elsewhere = product.with(|problem| problem.a.pointer_align = 64);
+                let less = Policy::default().with_workspace(1 << 20);
+                let questions = [(product, Policy::default()), (product, less), (elsewhere, Policy::default())];
+                let [before, ..] = questions.map(|(product, policy)| program.plan(&product, policy).unwrap());
                 let contest = before.contest(|| program.contest(&before)).unwrap();
                 if place > 0 && contest.rival(place).is_none() {
                     break;
                 }
                 program.settle(&before, contest, Verdict { kernel: place, samples: 9, us: 30.0, against_us: 33.0 });
                 let winner = contest.plan(&before, place);
-                for policy in policies {
+                for (product, policy) in questions {
                     let plan = || program.plan(&product, policy).unwrap();
                     let after = std::thread::scope(|scope| scope.spawn(plan).join().unwrap());
                     assert_eq!((after.kernel.name, after.config), (winner.kernel.name, winner.config), "{product}");

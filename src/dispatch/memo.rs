@@ -97,12 +97,12 @@ impl<T: Answer> Memo<T> {
         Ok(answer)
     }
 
-    /// Drops the answers for a problem, by any policy. Threads that had one may keep it.
-    pub fn forget(&self, problem: &Problem) {
+    /// Drops the answers for some problems, by any policy. Threads that had one may keep it.
+    pub fn forget(&self, is_one: impl Fn(&Problem) -> bool) {
         let mut answers = self.0.write().unwrap();
         let Generations { young, old } = &mut *answers;
         for answers in [young, old] {
-            answers.retain(|(of, _), _| of != problem);
+            answers.retain(|(problem, _), _| !is_one(problem));
         }
     }
 
