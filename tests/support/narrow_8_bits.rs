@@ -151,7 +151,8 @@ pub fn experts_in_8_bits(device: &Device, rounds: bool) -> Result<()> {
             let far = |from: &[f64]| y.iter().zip(from).map(|(x, y)| (x - y).powi(2)).sum::<f64>().sqrt();
             let [of_rounded, as_it_comes] = [true, false].map(|in_bits| far(&expected(in_bits)));
             let (near, other) = if takes && rounds { (of_rounded, as_it_comes) } else { (as_it_comes, of_rounded) };
-            if tokens > 0 && !(near < 0.4 * other) {
+            let is_near = near < 0.4 * other;
+            if tokens > 0 && !is_near {
                 bail!("{to:?}, {tokens} tokens in {dtype:?}: {near} off, and {other} from the other numbers");
             }
         }
