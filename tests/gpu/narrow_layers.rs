@@ -8,6 +8,8 @@ use crate::Test;
 use candle::{Device, Result};
 
 type Check = fn(&Device) -> Result<()>;
+/// The same, for whether the device rounds activations.
+type CheckIn8Bits = fn(&Device, bool) -> Result<()>;
 
 pub fn tests() -> Vec<(String, Test)> {
     let checks: [(&str, Check); 8] = [
@@ -24,7 +26,7 @@ pub fn tests() -> Vec<(String, Test)> {
         let run = move |gpu: &Gpu| check(&Device::Cuda(gpu.device.clone())).map_err(|error| error.to_string());
         (name.into(), Box::new(run))
     };
-    let in_8_bits: [(&str, fn(&Device, bool) -> Result<()>); 2] =
+    let in_8_bits: [(&str, CheckIn8Bits); 2] =
         [("narrow_layers_in_8_bits", shared::eight_bits), ("narrow_experts_in_8_bits", shared::experts_in_8_bits)];
     let in_8_bits = in_8_bits.map(|(name, check)| -> (String, Test) {
         let run = move |gpu: &Gpu| {
