@@ -161,6 +161,16 @@ fn refused(_: &Device) -> Result<()> {
     Ok(())
 }
 
+/// A process, which ends with its owner.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Ranks that are processes: one is killed in the middle of its steps, and what looks after them tells the others, which end with an error.
 fn killed(_: &Device) -> Result<()> {
     if let [Some(rank), Some(ranks), Some(id)] = OF_RANK.map(|name| std::env::var(name).ok()) {
@@ -171,32 +181,30 @@ fn killed(_: &Device) -> Result<()> {
     }
     for ranks in counts()? {
         let id = Id::new()?.to_bytes().map(|byte| byte.to_string()).join(",");
-        let start = |rank: usize| -> Result<Child> {
+        let start = |rank: usize| -> Result<Process> {
             let values = [rank.to_string(), ranks.to_string(), id.clone()];
             let mut command = Command::new(std::env::current_exe()?);
             command.args(["--exact", KILLED, "--nocapture"]).envs(OF_RANK.into_iter().zip(values));
-            Ok(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?)
+            Ok(Process(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?))
         };
         let mut processes = (0..ranks).map(start).collect::<Result<Vec<_>>>()?;
         let mut texts = Vec::new();
         for process in &mut processes {
-            let mut lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
+            let mut lines = BufReader::new(process.0.stdout.take().expect("a pipe")).lines();
             while !lines.next().ok_or_else(|| Error::msg("a rank has ended before its steps"))??.contains(AT_WORK) {}
             texts.push(spawn(move || lines.map_while(std::io::Result::ok).collect::<Vec<_>>().join("\n")));
         }
-        let mut last = processes.pop().expect("two ranks");
-        last.kill()?;
-        last.wait()?;
+        drop(processes.pop());
         let began = Instant::now();
         for process in &mut processes {
-            drop(process.stdin.take()); // the end of its input
+            drop(process.0.stdin.take()); // the end of its input
         }
         for (rank, (process, text)) in processes.iter_mut().zip(texts).enumerate() {
-            while process.try_wait()?.is_none() && began.elapsed() < END {
+            while process.0.try_wait()?.is_none() && began.elapsed() < END {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            let status = process.try_wait()?;
-            process.kill()?;
+            let status = process.0.try_wait()?;
+            process.0.kill()?;
             let text = text.join().expect("a thread that reads");
             let is_told = text.contains(&format!("rank {rank}: the group was aborted"));
             assert!(status.is_some_and(|status| !status.success()) && is_told, "rank {rank}: {status:?}\n{text}");
