@@ -35,7 +35,7 @@ fn blocks([m, _, k]: [usize; 3]) -> [Option<Scale>; 2] {
 
 /// The kernels of the two families for these types.
 fn own(format: Format, d: Format) -> impl Iterator<Item = &'static KernelDesc> {
-    let is_own = |kernel: &&KernelDesc| kernel.family.starts_with("sm90_fp8_");
+    let is_own = |kernel: &&KernelDesc| kernel.family.starts_with("sm90_fp8_") && !kernel.needs_groups();
     KERNELS.iter().filter(is_own).filter(move |kernel| (kernel.types.a, kernel.types.d) == (format, d))
 }
 

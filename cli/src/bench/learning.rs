@@ -1,6 +1,5 @@
 //! The arm `learned`: what a program chooses that has called the product some times while it learns.
 
-use super::arms::Runner;
 use super::operands::Operands;
 use super::timing::Timer;
 use crate::Result;
@@ -50,7 +49,7 @@ fn calls(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<f64> {
         for call in 0..CALLS_OF_STEP {
             let copy = (step * CALLS_OF_STEP + call) % operands.copies();
             // SAFETY: the operands are the problem's, and outlive the launch.
-            unsafe { Runner::Plan(dispatcher.plan(problem, policy)?).launch(timer, copy, operands.pointers(copy)?)? };
+            unsafe { launch::launch(&dispatcher.plan(problem, policy)?, operands.pointers(copy)?, timer.queue())? };
         }
         let end = event()?;
         stream.synchronize()?;

@@ -51,8 +51,10 @@ impl Member {
 
     /// The numbers that each rank brings to the same call.
     pub fn exchange(&self, call: String, numbers: Vec<f32>) -> Result<Arc<Vec<Vec<f32>>>> {
-        self.check()?;
         let (mut state, began) = (self.shared.lock(), Instant::now());
+        if let Some(failure) = &state.failure {
+            bail!("rank {}: {failure}", self.rank);
+        }
         if state.parts[self.rank].is_some() {
             bail!("rank {}: {call} while another call of this rank runs; expected one at a time", self.rank);
         }
