@@ -139,8 +139,6 @@ fn experts_with_narrow_weights_have_fast_kernels() {
                         // Shared memory of Ada has no room for eight rows of every K.
                         assert!(kernel.tile[0] == rows || card == "l40s", "{card}, {problem}: {kernel}");
                         assert!(plan.without_workspace().is_none(), "{card}, {problem} needs a workspace");
-                    } else {
-                        assert!(tokens > 1, "{card}, {problem}: {kernel}");
                     }
                     let invariant = dispatcher.plan(&problem, Policy::default().with_batch_invariance(true)).unwrap();
                     assert!(is_fast(invariant.kernel.family), "{card}, {problem}, batch-invariant");
