@@ -48,8 +48,9 @@ fn calls(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<f64> {
         let start = event()?;
         for call in 0..CALLS_OF_STEP {
             let copy = (step * CALLS_OF_STEP + call) % operands.copies();
+            let plan = dispatcher.plan(problem, policy)?;
             // SAFETY: the operands are the problem's, and outlive the launch.
-            unsafe { launch::launch(&dispatcher.plan(problem, policy)?, operands.pointers(copy)?, timer.queue())? };
+            unsafe { launch::launch(&plan, operands.pointers(copy)?, timer.queue())? };
         }
         let end = event()?;
         stream.synchronize()?;
