@@ -51,37 +51,31 @@ pub(super) struct Rounded {
 }
 
 impl EightBits {
-    /// What a product with such activations takes beside these weights, if there is one.
-    pub fn beside(activations: Activations, weight: &QuantWeight) -> Option<Self> {
-        let of = || Self::of(weight.codes(), weight.shape(), weight.scales().shared(), weight.zeros().is_some());
+    /// What a product with such activations takes beside these weights, if there is one. `experts`: how many of them lie over one another, beside which kernels have fp8 by fp8 alone.
+    pub fn beside(activations: Activations, weight: &QuantWeight, experts: Option<usize>) -> Option<Self> {
+        let of =
+            || Self::of(weight.codes(), weight.shape(), weight.scales().shared(), weight.zeros().is_some(), experts);
         (activations == Activations::Dynamic).then(of).flatten()
     }
 
+    /// The same on a device, whose kernels read factors in f32.
     #[cfg(feature = "cuda")]
-    pub fn beside_device(activations: Activations, weight: &DeviceWeight) -> Option<Self> {
-        let of = || Self::of(weight.kind(), weight.shape(), weight.shared(), weight.zeros.is_some());
+    pub fn beside_device(activations: Activations, weight: &DeviceWeight, experts: Option<usize>) -> Option<Self> {
+        let of = || Self::of(weight.kind(), weight.shape(), weight.shared(), weight.zeros.is_some(), experts);
         (activations == Activations::Dynamic && weight.scales.dtype() == DType::F32).then(of).flatten()
     }
 
-    /// The same beside the weights of `count` experts, which lie over one another: kernels have fp8 by fp8 alone.
-    pub fn beside_host_experts(activations: Activations, weight: &QuantWeight, count: usize) -> Option<Self> {
-        let [n, k] = weight.shape();
-        let of = || Self::of(weight.codes(), [n / count.max(1), k], weight.scales().shared(), weight.zeros().is_some());
-        (activations == Activations::Dynamic).then(of).flatten().filter(|of| of.codes == Codes::F8E4M3)
-    }
-
-    #[cfg(feature = "experts")]
-    pub fn beside_experts(activations: Activations, weight: &DeviceWeight, count: usize) -> Option<Self> {
-        let [n, k] = weight.shape();
-        let of = || Self::of(weight.kind(), [n / count.max(1), k], weight.shared(), weight.zeros.is_some());
-        let has_wide_factors = weight.scales.dtype() == DType::F32;
-        let of = (activations == Activations::Dynamic && has_wide_factors).then(of).flatten();
-        of.filter(|of| of.codes == Codes::F8E4M3)
-    }
-
     /// Beside weights in fp8 or int8 with one factor, one for each row, or one for each block of 128 x 128. `shared`: the rows and columns of the weights that share one.
-    fn of(codes: Codes, [n, k]: [usize; 2], [rows, columns]: [usize; 2], has_zeros: bool) -> Option<Self> {
-        if has_zeros || !matches!(codes, Codes::F8E4M3 | Codes::I8) {
+    fn of(
+        codes: Codes,
+        [n, k]: [usize; 2],
+        [rows, columns]: [usize; 2],
+        has_zeros: bool,
+        experts: Option<usize>,
+    ) -> Option<Self> {
+        let n = n / experts.unwrap_or(1).max(1);
+        let has_kernels = codes == Codes::F8E4M3 || (codes == Codes::I8 && experts.is_none());
+        if has_zeros || !has_kernels {
             return None;
         }
         let of_blocks = columns < k;
@@ -180,12 +174,9 @@ impl Rounded {
 }
 
 impl Placed {
-    /// The weights, of so many matrices that lie over one another, with factors in f32 where kernels of 8 bits by 8 bits take them, which have no others.
-    pub(super) fn with_factors_of_8_bits(&self, matrices: usize) -> Self {
-        let takes = |weight: &QuantWeight| match matrices {
-            1 => EightBits::beside(Activations::Dynamic, weight).is_some(),
-            count => EightBits::beside_host_experts(Activations::Dynamic, weight, count).is_some(),
-        };
+    /// The weights, with factors in f32 where kernels of 8 bits by 8 bits take them, which have no others. `experts`: as in [`EightBits::beside`].
+    pub(super) fn with_factors_of_8_bits(&self, experts: Option<usize>) -> Self {
+        let takes = |weight: &QuantWeight| EightBits::beside(Activations::Dynamic, weight, experts).is_some();
         match self {
             Self::Host(weight) if weight.scales().format() != ScaleFormat::F32 && takes(weight) => {
                 weight.with_wide_factors().into()

@@ -113,7 +113,9 @@ impl QuantExperts {
     /// A device without room, and those of copies.
     pub fn to_device(&self, device: &Device) -> Result<Self> {
         let weight = |weight: &Placed| match self.activations {
-            Activations::Dynamic if !device.is_cpu() => weight.with_factors_of_8_bits(self.sizes[0]).to_device(device),
+            Activations::Dynamic if !device.is_cpu() => {
+                weight.with_factors_of_8_bits(Some(self.sizes[0])).to_device(device)
+            }
             _ => weight.to_device(device),
         };
         let bias = |bias: &Option<Tensor>| bias.as_ref().map(|bias| bias.to_device(device)).transpose();
@@ -293,7 +295,8 @@ impl QuantExperts {
     fn product(&self, groups: &GroupedGemm, weight: &DeviceWeight, x: &Tensor, out: &Tensor) -> Result<()> {
         let ([count, ..], [_, k]) = (self.sizes, weight.shape());
         let (x, operand) = (weight.gathered(x)?, weight.operand_of_each(count));
-        let eight_bits = EightBits::beside_experts(self.activations, weight, count).filter(|_| out.elem_count() > 0);
+        let eight_bits =
+            EightBits::beside_device(self.activations, weight, Some(count)).filter(|_| out.elem_count() > 0);
         let rows = BLOCK.rows("x", &x, k)?;
         match eight_bits.map(|of| of.on_device(rows, None)).transpose()?.flatten() {
             Some(rounded) => {
@@ -307,7 +310,7 @@ impl QuantExperts {
     fn times(&self, product: usize, weight: &QuantWeight, expert: usize, x: &Tensor) -> Result<Tensor> {
         let (n, k) = (weight.shape()[0] / self.sizes[0], weight.shape()[1]);
         let numbers = weight.dequantize_rows(expert * n..(expert + 1) * n);
-        let eight_bits = EightBits::beside_host_experts(self.activations, weight, self.sizes[0]);
+        let eight_bits = EightBits::beside(self.activations, weight, Some(self.sizes[0]));
         let rounded = eight_bits.map(|of| of.round(x, k)).transpose()?;
         let x = rounded.as_ref().unwrap_or(x);
         let y = x.matmul(&Tensor::from_vec(numbers, (n, k), &Device::Cpu)?.t()?)?;

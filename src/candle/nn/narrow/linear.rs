@@ -102,7 +102,7 @@ impl QuantLinear {
         let weight = match &self.weight {
             Weight::Plain(weight) => Weight::Plain(weight.to_device(device)?),
             Weight::Narrow(weight) if device.is_cpu() => Weight::Narrow(weight.to_device(device)?),
-            Weight::Narrow(weight) => Weight::Narrow(weight.with_factors_of_8_bits(1).to_device(device)?),
+            Weight::Narrow(weight) => Weight::Narrow(weight.with_factors_of_8_bits(None).to_device(device)?),
         };
         // Kernels read it as a list.
         let bias = self.bias.as_ref().map(|bias| bias.to_device(device)?.contiguous()).transpose()?;
@@ -272,7 +272,7 @@ impl QuantLinear {
         let is_whole = k.is_multiple_of(8) && dtype != DType::F32 && weight.gather.is_none();
         // Another bias is refused elsewhere.
         let has_type = self.bias.as_ref().is_none_or(|bias| bias.dtype() == dtype);
-        let eight_bits = EightBits::beside_device(self.activations, weight);
+        let eight_bits = EightBits::beside_device(self.activations, weight, None);
         Ok(is_whole && has_type && eight_bits.is_some() && EightBits::is_on(self.device())?)
     }
 
@@ -291,7 +291,7 @@ impl QuantLinear {
         };
         let [_, k] = weight.shape();
         let both = BLOCK.rows("x", both, 2 * k)?;
-        let eight_bits = EightBits::beside_device(self.activations, weight);
+        let eight_bits = EightBits::beside_device(self.activations, weight, None);
         let Some(rounded) = eight_bits.map(|of| of.on_device(both, Some(function))).transpose()?.flatten() else {
             bail!("QuantLinear: no kernel rounds x to 8 bits; expected `gates_in_8_bits`");
         };
@@ -354,7 +354,7 @@ impl QuantLinear {
         let c = beside.tensor().map(wide).transpose()?;
         let of = Self { bias, ..self.clone() };
         let (wide_x, [_, k]) = (wide(x)?, weight.shape());
-        let eight_bits = EightBits::beside(self.activations, weight);
+        let eight_bits = EightBits::beside(self.activations, weight, None);
         let x_of_product = eight_bits.map_or(Ok(wide_x.clone()), |eight_bits| eight_bits.round(&wide_x, k))?;
         of.gemm(beside.with(c.as_ref())).forward(&x_of_product, &weight.to_tensor()?.t()?)?.to_dtype(x.dtype())
     }
@@ -368,7 +368,7 @@ impl QuantLinear {
         let [_, k] = weight.shape();
         let x = weight.gathered(x)?;
         let x = BLOCK.rows("x", &x, k)?;
-        let eight_bits = EightBits::beside_device(self.activations, weight);
+        let eight_bits = EightBits::beside_device(self.activations, weight, None);
         match eight_bits.map(|eight_bits| eight_bits.on_device(x, None)).transpose()?.flatten() {
             Some(rounded) => self.multiply(weight, rounded.rows(k), Some(&rounded), beside, out, in_place),
             None => self.multiply(weight, x, None, beside, out, in_place),
