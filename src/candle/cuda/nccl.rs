@@ -63,15 +63,19 @@ impl Cards {
             bail!("Group: the tensor is on GPU {gpu}; expected GPU {}, that of rank {}", self.gpu, self.rank);
         }
         let call = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        self.check()?;
-        Ok((self.communicator.load(Ordering::Acquire), call))
+        Ok((self.communicator()?, call))
+    }
+
+    fn communicator(&self) -> Result<sys::ncclComm_t> {
+        let communicator = self.communicator.load(Ordering::Acquire);
+        if communicator.is_null() {
+            bail!("rank {}: the group was aborted", self.rank);
+        }
+        Ok(communicator)
     }
 
     pub fn check(&self) -> Result<()> {
-        if self.communicator.load(Ordering::Acquire).is_null() {
-            bail!("rank {}: the group was aborted", self.rank);
-        }
-        Ok(())
+        self.communicator().map(drop)
     }
 
     pub fn abort(&self) {
