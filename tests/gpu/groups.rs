@@ -168,17 +168,22 @@ struct Operands<T, Out> {
 
 /// Whether weights are larger than 1, and kernels may round activations, or sums.
 fn is_quantised(types: Types) -> bool {
-    types.b.is_gguf_block() || types.has_narrow_b() || types.a == Format::F8E4M3
+    types.b.is_gguf_block() || types.has_narrow_b() || is_of_fp8(types)
+}
+
+/// Whether rows of both operands are codes, whose kernels read them in whole blocks.
+fn is_of_fp8(types: Types) -> bool {
+    types.a == Format::F8E4M3
 }
 
 /// A product with `n` columns of D, and with a K of whole blocks; `turn`: of factors.
 fn problem(routing: &Routing, types: Types, kind: Kind, turn: usize, [n, k, padding]: [usize; 3]) -> Problem {
     let m = routing.m;
-    let block = if types.has_narrow_b() || types.a == Format::F8E4M3 { 32 } else { types.b.block().elements };
+    let block = if types.has_narrow_b() || is_of_fp8(types) { 32 } else { types.b.block().elements };
     let [k, of_b] = [k, padding].map(|extent| extent.next_multiple_of(block));
     let columns_of_b = if kind.gate.is_some() { 2 * n } else { n };
     Problem::dense(m, columns_of_b, k, 1, Layout::NT, types.a).with(|p| {
-        p.a = Operand::row_major(types.a, k + if types.a == Format::F8E4M3 { of_b } else { padding }, [0, 0]);
+        p.a = Operand::row_major(types.a, k + if is_of_fp8(types) { of_b } else { padding }, [0, 0]);
         p.b = Operand::col_major(types.b, k + of_b, [0, ((k + of_b) * columns_of_b + 8 * of_b) as i64]);
         p.b.scale = scale(types, turn, [columns_of_b, k]);
         p.d = Operand::row_major(types.d, n + padding, [0, 0]);
