@@ -46,7 +46,7 @@ mod turns;
 pub(crate) use beside::{shares, MOST_BESIDE};
 pub use chosen::Reason;
 #[cfg(feature = "cuda")]
-pub(crate) use contest::Contest;
+pub(crate) use contest::{Call, Contest};
 #[cfg(feature = "interpose")]
 pub(crate) use counter::Counter;
 pub use dispatcher::Dispatcher;

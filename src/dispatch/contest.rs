@@ -18,8 +18,17 @@ pub(crate) struct Contest<P> {
 #[derive(Debug)]
 pub(crate) struct State {
     pub turns: Turns,
-    /// Calls whose times are not known yet, with the two events around each.
-    pub pending: VecDeque<(Turn, [usize; 2])>,
+    /// Calls whose times are not known yet.
+    pub pending: VecDeque<Call>,
+}
+
+/// A call between two events.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call {
+    pub turn: Turn,
+    pub events: [usize; 2],
+    /// Whether the stream was busy until the whole call was in it: then the events do not time the host.
+    pub is_queued: bool,
 }
 
 impl<P> Contest<P> {

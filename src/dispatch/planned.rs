@@ -27,6 +27,8 @@ pub struct Planned {
 struct LearnedPlan {
     /// The kernels that calls run in turns, once the program learns; `None` where the plan is not contested.
     contest: OnceLock<Option<Contest<Planned>>>,
+    /// Whether somebody makes the contest.
+    is_asked: AtomicBool,
     /// What won, where it is another plan.
     settled: OnceLock<Option<Arc<Planned>>>,
 }
@@ -72,7 +74,7 @@ impl Planned {
     }
 
     /// The policy that the plan was made under.
-    pub(super) fn policy(&self) -> Policy {
+    pub(crate) fn policy(&self) -> Policy {
         self.policy
     }
 
@@ -88,18 +90,27 @@ impl Planned {
         self.learned.settled.get().and_then(Option::as_deref).unwrap_or(self)
     }
 
+    /// Whether the plan's contest has ended.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.learned.settled.get().is_some()
+    }
+
+    /// The plan's contest; `Some(None)` where nothing is near to the plan's choice, and `None` until [`set_contest`](Self::set_contest).
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn contest(&self) -> Option<Option<&Contest<Planned>>> {
+        self.learned.contest.get().map(Option::as_ref)
+    }
+
+    /// Keeps the plan's contest, the first that comes.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn set_contest(&self, contest: Option<Contest<Planned>>) {
+        let _ = self.learned.contest.set(contest);
+    }
+
     /// Ends the plan's contest.
     pub(super) fn settle(&self, winner: Option<Arc<Planned>>) {
         let _ = self.learned.settled.set(winner);
-    }
-
-    /// The plan's contest, until it is settled; `make` makes it at the first call.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-    pub(crate) fn contest(&self, make: impl FnOnce() -> Option<Contest<Planned>>) -> Option<&Contest<Planned>> {
-        if self.learned.settled.get().is_some() {
-            return None;
-        }
-        self.learned.contest.get_or_init(make).as_ref()
     }
 
     /// How often the plan was launched.
@@ -124,6 +135,11 @@ impl Planned {
     /// Whether the kernel's code is on the device.
     pub(crate) fn is_ready(&self) -> bool {
         self.launches.ready.load(Ordering::Relaxed)
+    }
+
+    /// Whether this is the first to ask for the plan's contest.
+    pub(crate) fn is_first_question(&self) -> bool {
+        !self.learned.is_asked.swap(true, Ordering::Relaxed)
     }
 
     /// Notes that the kernel's code is on the device.

@@ -2,7 +2,7 @@
 //!
 //! A **round** has a sample of each kernel. A sample is the mean of some calls; a call is right whichever kernel runs it. Times count as shares of the median of
 //! their round, so that a clock that falls meanwhile favours none; the first of a round is another kernel each time. A kernel's first call does not count: it
-//! may load code.
+//! may load code. A call whose time is lost is made again, and where all are lost there are pauses without any.
 
 /// Rounds after which the fastest is known, and those after which a near tie is one.
 const ROUNDS: usize = 5;
@@ -15,6 +15,10 @@ const BEHIND: f64 = 1.05;
 const LEAD: f64 = 0.99;
 /// Calls of other streams, without one of the stream that is timed, after which they are timed instead.
 const MOST_STRANGERS: u32 = 64;
+/// Lost times in a row after which nothing is timed for some calls, twice as many as the time before.
+const MOST_LOST: u32 = 32;
+const FIRST_PAUSE: u32 = 128;
+const LONGEST_PAUSE: u32 = 1 << 16;
 
 /// A call whose time counts, or a first one.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -54,6 +58,13 @@ pub(crate) struct Turns {
     /// The kernels that the current round has still to run, the next one last, and what is left of its calls.
     queue: Vec<usize>,
     left: u32,
+    /// Calls whose times were lost: kernels and their rounds.
+    again: Vec<(usize, usize)>,
+    /// How many were lost in a row.
+    lost: u32,
+    /// What is left of a pause, and how long the next one is.
+    pause: u32,
+    next_pause: u32,
     is_warm: Vec<bool>,
     stream: Option<usize>,
     strangers: u32,
@@ -76,6 +87,10 @@ impl Turns {
             complete: 0,
             queue,
             left: 0,
+            again: Vec::new(),
+            lost: 0,
+            pause: 0,
+            next_pause: FIRST_PAUSE,
             is_warm,
             stream: None,
             strangers: 0,
@@ -89,6 +104,15 @@ impl Turns {
     pub fn next(&mut self, stream: usize) -> Option<Turn> {
         if self.verdict.is_some() || !self.is_of(stream) {
             return None;
+        }
+        if self.pause > 0 {
+            self.pause -= 1;
+            return None;
+        }
+        while let Some((kernel, round)) = self.again.pop() {
+            if self.open[kernel] {
+                return Some(Turn { kernel, round, generation: self.generation, counts: true });
+            }
         }
         while self.left == 0 {
             self.queue.pop();
@@ -137,12 +161,31 @@ impl Turns {
         if turn.generation != self.generation || !turn.counts || self.verdict.is_some() {
             return;
         }
+        (self.lost, self.next_pause) = (0, FIRST_PAUSE);
         let (sum, count) = &mut self.rounds[turn.round][turn.kernel];
         (*sum, *count) = (*sum + us, *count + 1);
         while self.is_complete() {
             self.complete += 1;
             self.judge();
         }
+    }
+
+    /// The time of a call says nothing: the kernel is called again.
+    pub fn lost(&mut self, turn: Turn) {
+        if turn.generation != self.generation || !turn.counts || self.verdict.is_some() {
+            return;
+        }
+        self.again.push((turn.kernel, turn.round));
+        self.lost += 1;
+        if self.lost == MOST_LOST {
+            (self.lost, self.pause) = (0, self.next_pause);
+            self.next_pause = LONGEST_PAUSE.min(2 * self.next_pause);
+        }
+    }
+
+    /// Ends a pause.
+    pub fn wake(&mut self) {
+        self.pause = 0;
     }
 
     /// A kernel that cannot run this product here. Without the present choice there is nothing to compare with.

@@ -3,15 +3,24 @@
 use super::operands::Operands;
 use super::timing::Timer;
 use crate::Result;
+use candle::cuda_backend::cudarc::driver::result::stream::launch_host_function;
 use candle::cuda_backend::cudarc::driver::sys::CUevent_flags;
 use candle_tilegemm::dispatch::{set_learning, Planned, Policy, Reason};
 use candle_tilegemm::{launch, workspace, Problem};
+use std::ffi::c_void;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Calls of a turn of learning, turns until nothing more is tried, and calls after which it waits for its results, as a step of a model does.
 const CALLS: usize = 100;
 const MOST_HUNDREDS: usize = 5;
 const CALLS_OF_STEP: usize = 10;
+/// What a step's calls are behind: longer than the host needs for them, so that the GPU does not wait for the host.
+const AHEAD: Duration = Duration::from_micros(300);
+
+unsafe extern "C" fn pass(_: *mut c_void) {
+    std::thread::sleep(AHEAD);
+}
 
 /// The plan of programs in this process, whose dispatcher is the one that learns, as a thread makes it that has made none.
 pub fn plan(problem: &Problem) -> Result<Arc<Planned>> {
@@ -38,13 +47,15 @@ pub fn learn(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<f6
     Ok(lost / learned * CALLS as f64)
 }
 
-/// Microseconds of the calls of a program, each on another copy of the operands.
+/// Microseconds of the calls of a program that keeps the GPU busy, each on another copy of the operands.
 fn calls(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<f64> {
     let stream = timer.device().cuda_stream();
     let event = || stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
     let (dispatcher, policy) = (launch::dispatcher(launch::current_device()?)?, policy()?);
     let mut us = 0.0;
     for step in 0..CALLS / CALLS_OF_STEP {
+        // SAFETY: a live stream; the function reads nothing.
+        unsafe { launch_host_function(stream.cu_stream(), pass, std::ptr::null_mut())? };
         let start = event()?;
         for call in 0..CALLS_OF_STEP {
             let copy = (step * CALLS_OF_STEP + call) % operands.copies();

@@ -1,6 +1,6 @@
 //! Programs of calls with known times.
 
-use super::{Turns, Verdict, MOST_STRANGERS};
+use super::{Turns, Verdict, FIRST_PAUSE, LONGEST_PAUSE, MOST_LOST, MOST_STRANGERS};
 use std::collections::VecDeque;
 
 /// A program on one stream: kernels that take `us`, by a factor for each call, whose times are known `behind` calls later.
@@ -171,4 +171,66 @@ fn meanwhile_the_best_so_far_runs() {
         turns.took(turn, [100.0, 80.0][turn.kernel]);
     }
     assert_eq!((turns.best(), turns.verdict()), (1, None));
+}
+
+#[test]
+fn calls_whose_times_are_lost_are_made_again() {
+    let us = [100.0, 90.0, 95.0];
+    for every in [2, 3, 5] {
+        let (mut turns, mut pending) = (Turns::new(3, 2), VecDeque::new());
+        let mut calls = 0;
+        while turns.verdict().is_none() {
+            calls += 1;
+            assert!(calls < 200, "one of {every} is lost");
+            let turn = turns.next(1);
+            pending.extend(turn);
+            if turn.is_none() || pending.len() > 4 {
+                let turn = pending.pop_front().unwrap();
+                match calls % every {
+                    0 => turns.lost(turn),
+                    _ => turns.took(turn, us[turn.kernel]),
+                }
+            }
+        }
+        assert_eq!(turns.verdict().map(|verdict| verdict.kernel), Some(1));
+    }
+}
+
+#[test]
+fn where_all_times_are_lost_there_are_longer_and_longer_pauses() {
+    let mut turns = Turns::new(2, 1);
+    let lose = |turns: &mut Turns| {
+        let mut lost = 0;
+        while let Some(turn) = turns.next(1) {
+            lost += 1;
+            turns.lost(turn);
+        }
+        lost
+    };
+    let pause = |turns: &mut Turns| {
+        // The first call of the pause is made.
+        let mut calls = 1;
+        loop {
+            match turns.next(1) {
+                None => calls += 1,
+                Some(turn) => {
+                    turns.lost(turn);
+                    return calls;
+                }
+            }
+        }
+    };
+    assert_eq!(lose(&mut turns), MOST_LOST + 1, "and the first call of a kernel");
+    let mut expected = FIRST_PAUSE;
+    for _ in 0..12 {
+        assert_eq!(pause(&mut turns), expected);
+        assert_eq!(lose(&mut turns), MOST_LOST - 1);
+        expected = LONGEST_PAUSE.min(2 * expected);
+    }
+    turns.wake();
+    let turn = turns.next(1).unwrap();
+    turns.took(turn, 100.0);
+    assert_eq!(lose(&mut turns), MOST_LOST + 1, "those of the other kernel");
+    assert_eq!(pause(&mut turns), FIRST_PAUSE, "a time that counted");
+    assert!(turns.verdict().is_none());
 }
