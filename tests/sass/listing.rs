@@ -286,4 +286,28 @@ mod tests {
         assert_eq!(listing(load, "ACQBULK").as_deref(), Some("LDG.E.NA.128.CONSTANT"));
         assert_eq!(listing("CCTL.E.PF2 [R2]", "ACQBULK"), None);
     }
+
+    #[test]
+    fn a_function_has_none_of_the_barriers_that_its_caller_is_done_with() {
+        let mut listing = Listing::default();
+        let code = format!(
+            "Function : {SYMBOL}
+            /*0000*/ BSSY B1, 0x40 ;
+            /*0010*/ @P0 BRA 0x30 ;
+            /*0020*/ MOV R2, R1 ;
+            /*0030*/ BSYNC B1 ;
+            /*0040*/ @P1 EXIT ;
+            /*0050*/ ACQBULK ;
+            /*0060*/ CALL.REL.NOINC 0x100 ;
+            /*0070*/ BRA 0x0 ;
+            /*0100*/ @P2 BRA 0x130 ;
+            /*0110*/ BSSY B1, 0x140 ;
+            /*0120*/ MOV R2, R1 ;
+            /*0130*/ BSYNC B1 ;
+            /*0140*/ LDG.E R4, desc[UR4][R2.64] ;
+            /*0150*/ RET.REL.NODEC R48 0x0 ;"
+        );
+        listing.read_code(code.as_bytes());
+        assert_eq!(listing.functions[0].load_before_the_wait(), None);
+    }
 }

@@ -110,7 +110,8 @@ fn flow(code: &[Instruction]) -> Option<Flow> {
 }
 
 /// Threads that meet at a BSYNC go on where the BSSY that set the barrier up says: the edges to each that reaches it
-/// (reaching definitions: Aho, Lam, Sethi, Ullman, Compilers, 9.2.4). An edge lets more of them reach others.
+/// (reaching definitions: Aho, Lam, Sethi, Ullman, Compilers, 9.2.4), and the barrier is gone: a function that is called later has none of it. An edge lets more
+/// of them reach others.
 fn lead_on_from_meetings(code: &[Instruction], flow: &mut Flow, block_at: &HashMap<usize, NodeIndex>) {
     let mut open: Vec<NodeIndex> = flow.node_indices().collect();
     // The barriers that are set up before each block, and where each leads.
@@ -126,6 +127,9 @@ fn lead_on_from_meetings(code: &[Instruction], flow: &mut Flow, block_at: &HashM
                 for (_, to) in barriers.iter().filter(|(barrier, _)| *barrier == name) {
                     let index = code.iter().position(|instruction| instruction.address == *to);
                     index.map(|index| flow.update_edge(block, block_at[&index], ()));
+                }
+                if !instruction.falls_through() {
+                    barriers.retain(|(barrier, _)| *barrier != name);
                 }
             }
         }
