@@ -25,11 +25,20 @@ pub(crate) struct Body {
 
 impl Body {
     pub fn load(source: &mut dyn Source) -> Result<Self> {
+        Self::load_with(source, &mut |_, _| ())
+    }
+
+    /// Tells `loaded` how many of the layers are there: 0 once the embedding is, then after each layer.
+    pub fn load_with(source: &mut dyn Source, loaded: &mut dyn FnMut(usize, usize)) -> Result<Self> {
         let config = source.config().clone().checked()?;
         let table = source.table()?;
         let frequencies = frequencies(source, &table.device())?;
-        let layers = (0..config.layers).map(|layer| Layer::load(source, layer, &frequencies));
-        let layers = layers.collect::<Result<_>>()?;
+        let mut layers = Vec::with_capacity(config.layers);
+        loaded(0, config.layers);
+        while layers.len() < config.layers {
+            layers.push(Layer::load(source, layers.len(), &frequencies)?);
+            loaded(layers.len(), config.layers);
+        }
         let norm = RmsNorm::new(source.norm(Norm::Last)?, config.eps);
         Ok(Self { config, group: source.group().clone(), table, layers, norm })
     }

@@ -30,7 +30,7 @@ impl Decoder {
     /// # Errors
     /// Missing weights, weights of other shapes than the config has, and a config whose sizes do not go together.
     pub fn load(config: &Config, vb: VarBuilder) -> Result<Self> {
-        Self::from_source(&mut Dense::new(config, &Group::one(), vb))
+        Self::load_rank(config, &Group::one(), vb)
     }
 
     /// A rank's part of a decoder that a group computes: of heads, inner numbers and the vocabulary. `vb` gives parts of tensors, as that of
@@ -45,8 +45,39 @@ impl Decoder {
     /// As for [`load`](Self::load); sizes that the ranks do not divide, with the numbers of ranks that do; stored weights in few bits whose groups, blocks or words a
     /// rank's part cuts in two, or whose columns are in act order.
     pub fn load_rank(config: &Config, group: &Group, vb: VarBuilder) -> Result<Self> {
+        Self::load_rank_with(config, group, vb, |_, _| ())
+    }
+
+    /// The same as [`load_rank`](Self::load_rank), for programs that show progress: calls `loaded` with the number of layers that are loaded and the number of all.
+    /// The first call, with 0, comes after the embedding, and the others after a layer each; the head is loaded last.
+    ///
+    /// ```
+    /// use candle::{DType, Device};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// use candle_tilegemm::nn::parallel::Group;
+    /// use candle_tilegemm_models::{Config, Decoder};
+    ///
+    /// # let config = Config::from_json(
+    /// #     r#"{"model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
+    /// #         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5}"#,
+    /// # )?;
+    /// let (weights, mut told) = (VarMap::new(), vec![]);
+    /// let vb = VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu);
+    /// Decoder::load_rank_with(&config, &Group::one(), vb, |layers, of| told.push((layers, of)))?;
+    /// assert_eq!(told, [(0, 2), (1, 2), (2, 2)]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`load_rank`](Self::load_rank).
+    pub fn load_rank_with(
+        config: &Config,
+        group: &Group,
+        vb: VarBuilder,
+        mut loaded: impl FnMut(usize, usize),
+    ) -> Result<Self> {
         let of_rank = config.of_rank(group)?;
-        let decoder = Self::from_source(&mut Dense::new(&of_rank, group, vb));
+        let decoder = Self::from_source(&mut Dense::new(&of_rank, group, vb), &mut loaded);
         decoder.map_err(|error| match group.size() {
             1 => error,
             size => error.context(format!("rank {} of {size}", group.rank())),
@@ -92,8 +123,24 @@ impl Decoder {
         dtype: DType,
         device: &Device,
     ) -> Result<Self> {
+        Self::from_gguf_rank_with(file, group, reader, dtype, device, |_, _| ())
+    }
+
+    /// The same as [`from_gguf_rank`](Self::from_gguf_rank), and calls `loaded` as [`load_rank_with`](Self::load_rank_with) does.
+    ///
+    /// # Errors
+    /// As for [`from_gguf_rank`](Self::from_gguf_rank).
+    pub fn from_gguf_rank_with<R: Read + Seek>(
+        file: &GgufFile,
+        group: &Group,
+        reader: &mut R,
+        dtype: DType,
+        device: &Device,
+        mut loaded: impl FnMut(usize, usize),
+    ) -> Result<Self> {
         let config = Config::from_gguf_file(file)?.of_rank(group)?;
-        Self::from_source(&mut Gguf { config: &config, group, tensors: &file.tensors, reader, dtype, device })
+        let source = &mut Gguf { config: &config, group, tensors: &file.tensors, reader, dtype, device };
+        Self::from_source(source, &mut loaded)
     }
 
     /// The same from what candle reads of a file, whose tensors are all in candle's formats; what is not in blocks is in bf16, and in f32 on the CPU.
@@ -127,11 +174,11 @@ impl Decoder {
     ) -> Result<Self> {
         let config = Config::from_gguf(content)?;
         let (group, tensors) = (&Group::one(), &Tensors::from(content));
-        Self::from_source(&mut Gguf { config: &config, group, tensors, reader, dtype, device })
+        Self::from_source(&mut Gguf { config: &config, group, tensors, reader, dtype, device }, &mut |_, _| ())
     }
 
-    fn from_source(source: &mut dyn Source) -> Result<Self> {
-        let body = Body::load(source)?;
+    fn from_source(source: &mut dyn Source, loaded: &mut dyn FnMut(usize, usize)) -> Result<Self> {
+        let body = Body::load_with(source, loaded)?;
         let head = source.head(&body.table)?;
         Ok(Self { body, head, chunk: CHUNK, id: Arc::default() })
     }
