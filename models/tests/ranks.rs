@@ -1,6 +1,9 @@
 //! Decoders that several ranks compute, as threads on the CPU, against the same decoders whole.
 
 mod common;
+#[path = "../examples/generate/progress.rs"]
+#[allow(dead_code)] // the example writes to stderr
+mod progress;
 #[path = "../examples/generate/ranks.rs"]
 #[allow(dead_code)] // the example starts GPUs, too
 mod threads;
@@ -111,35 +114,104 @@ fn a_rank_that_fails_ends_the_others() -> Result<()> {
     Ok(())
 }
 
-/// What `generate --cards` says of threads: the error of the first rank that fails, of a rank that panics, and of one that hangs.
+type Late = fn(&str) -> anyhow::Result<()>;
+
+/// What `generate --cards` says of four ranks, which are threads. Rank 1 is late: in joining, in loading a layer, in a step.
+fn end(timeout: Duration, late: Late) -> std::result::Result<(), String> {
+    let joins = threads::threads(4, timeout).unwrap().into_iter().enumerate();
+    let join = |(rank, join): (usize, threads::Join)| -> threads::Join {
+        Box::new(move |pulse| {
+            pulse.begin("joining the group");
+            if rank == 1 {
+                late("join").map_err(candle::Error::msg)?;
+            }
+            join(pulse)
+        })
+    };
+    let ranks = joins.map(join).collect();
+    let (config, began) = (config("llama", LLAMA).unwrap(), Instant::now());
+    let file = file_of(&weights(&config, 9).unwrap()).unwrap();
+    let work = move |rank: &threads::Rank| {
+        let late = |at: &str| if rank.group.rank() == 1 { late(at) } else { Ok(()) };
+        let mut failure = Ok(());
+        let loaded = |layers, of| {
+            rank.begin(format!("loaded {layers} of {of}"));
+            if failure.is_ok() {
+                failure = late("layer");
+            }
+        };
+        let vb = builder(&file, &rank.group)?;
+        Decoder::load_rank_with(&config, &rank.group, vb, loaded)?;
+        failure?;
+        let x = Tensor::zeros(4, DType::F32, &rank.device)?;
+        for step in 0..8 {
+            rank.begin(format!("before step {step}"));
+            if step == 5 {
+                late("step")?;
+            }
+            rank.begin(format!("step {step}"));
+            rank.group.all_reduce(&x)?;
+        }
+        Ok(())
+    };
+    let result = threads::run(ranks, timeout, work).map_err(|error| error.to_string());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    result
+}
+
+fn hang() -> anyhow::Result<()> {
+    std::thread::sleep(Duration::from_secs(60));
+    Ok(())
+}
+
+/// The error of the first rank that fails, of a rank that panics, and of one that hangs.
 #[test]
 fn the_end_of_a_rank_ends_the_program() {
-    let end = |of_rank_1: fn() -> anyhow::Result<()>| {
-        let ranks = threads::threads(3, Duration::from_secs(3)).unwrap();
-        let began = Instant::now();
-        let work = move |rank: &threads::Rank| {
-            let x = Tensor::zeros(4, DType::F32, &rank.device)?;
-            rank.beat();
-            for step in 0..8 {
-                if rank.group.rank() == 1 && step == 5 {
-                    of_rank_1()?;
-                }
-                rank.beat();
-                rank.group.all_reduce(&x)?;
-                rank.beat();
-            }
-            Ok(())
-        };
-        let result = threads::run(ranks, Duration::from_secs(3), work).map_err(|error| error.to_string());
-        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-        result
-    };
-    assert_eq!(end(|| Ok(())), Ok(()));
-    assert_eq!(end(|| anyhow::bail!("out of luck")), Err("rank 1: out of luck".to_string()));
-    assert_eq!(end(|| panic!("out of luck")), Err("rank 1 panicked".to_string()));
-    let hangs = end(|| {
-        std::thread::sleep(Duration::from_secs(30));
+    let end = |late| end(Duration::from_secs(3), late);
+    assert_eq!(end(|_| Ok(())), Ok(()));
+    let all: [Late; 3] = [
+        |at| if at == "join" { anyhow::bail!("out of luck") } else { Ok(()) },
+        |at| if at == "layer" { anyhow::bail!("out of luck") } else { Ok(()) },
+        |at| if at == "step" { anyhow::bail!("out of luck") } else { Ok(()) },
+    ];
+    for fails in all {
+        let error = end(fails).unwrap_err();
+        assert!(error.starts_with("rank 1: out of luck"), "{error}");
+    }
+    assert_eq!(end(|_| panic!("out of luck")), Err("rank 1 panicked".to_string()));
+    for (hangs, what) in [
+        ((|at| if at == "join" { hang() } else { Ok(()) }) as Late, "joining the group"),
+        (|at| if at == "layer" { hang() } else { Ok(()) }, "loaded 0 of 3"),
+        (|at| if at == "step" { hang() } else { Ok(()) }, "before step 5"),
+    ] {
+        assert_eq!(end(hangs), Err(format!("rank 1 ({what}): no progress for 3s; --timeout waits longer")));
+    }
+}
+
+/// Four times 0.8 s of loading, where 3 s without progress count as hanging. The other ranks wait for it.
+#[test]
+fn a_rank_that_loads_slowly_is_alive() {
+    let slow = |at: &str| {
+        if at == "layer" {
+            std::thread::sleep(Duration::from_millis(800));
+        }
         Ok(())
-    });
-    assert_eq!(hangs, Err("rank 1: silent for 3s; --timeout waits longer".to_string()));
+    };
+    assert_eq!(end(Duration::from_secs(3), slow), Ok(()));
+}
+
+#[test]
+fn loading_shows_its_progress() {
+    let shown = |layers: usize, is_terminal| {
+        let mut out = vec![];
+        let mut progress = progress::Progress::new(&mut out, is_terminal);
+        (0..=layers).for_each(|loaded| progress.loaded(loaded, layers).unwrap());
+        drop(progress);
+        String::from_utf8(out).unwrap()
+    };
+    let terminal = "\rloaded 0 of 2 layers\rloaded 1 of 2 layers\rloaded 2 of 2 layers\r\x1b[K";
+    assert_eq!(shown(2, true), terminal);
+    let lines: String = [8, 15, 23, 30].map(|loaded| format!("loaded {loaded} of 30 layers\n")).concat();
+    assert_eq!(shown(30, false), lines);
+    assert_eq!(shown(1, false), "loaded 1 of 1 layers\n");
 }

@@ -22,44 +22,43 @@ pub struct Model {
     pub template: Option<String>,
 }
 
-pub fn model(
-    path: &Path,
-    quantize: Option<Quantizer>,
-    wide_activations: bool,
-    dtype: DType,
-    group: &Group,
-    device: &Device,
-) -> Result<Model> {
+/// What is to be loaded, and how.
+pub struct Wanted<'a> {
+    /// A folder or a GGUF file.
+    pub path: &'a Path,
+    pub quantize: Option<Quantizer>,
+    pub wide_activations: bool,
+    /// The type of what is not in blocks or few bits.
+    pub dtype: DType,
+}
+
+/// Calls `loaded` with the number of layers that are there and the number of all.
+pub fn model(wanted: &Wanted, group: &Group, device: &Device, loaded: impl FnMut(usize, usize)) -> Result<Model> {
+    let path = wanted.path;
     if path.is_dir() {
-        let change = |config: Config| if wide_activations { config.with_wide_activations() } else { config };
-        folder(path, quantize, change, dtype, group, device)
-    } else if quantize.is_some() {
+        folder(wanted, group, device, loaded)
+    } else if wanted.quantize.is_some() {
         bail!("{}: the weights of a GGUF file stay as they are; --quantize is for a folder", path.display())
     } else {
-        gguf(path, dtype, group, device).with_context(|| path.display().to_string())
+        gguf(wanted, group, device, loaded).with_context(|| path.display().to_string())
     }
 }
 
-fn gguf(path: &Path, dtype: DType, group: &Group, device: &Device) -> Result<Model> {
-    let mut file =
-        BufReader::new(File::open(path).context("cannot read it; `third_party/fetch.sh smollm2` has a small model")?);
+fn gguf(wanted: &Wanted, group: &Group, device: &Device, loaded: impl FnMut(usize, usize)) -> Result<Model> {
+    let file = File::open(wanted.path).context("cannot read it; `third_party/fetch.sh smollm2` has a small model")?;
+    let mut file = BufReader::new(file);
     let gguf = GgufFile::read(&mut file)?;
     let template = match gguf.content.metadata.get("tokenizer.chat_template") {
         Some(Value::String(template)) => Some(template.clone()),
         _ => None,
     };
     let tokenizer = tokenizer::of(&gguf.content)?;
-    Ok(Model { decoder: Decoder::from_gguf_rank(&gguf, group, &mut file, dtype, device)?, tokenizer, template })
+    let decoder = Decoder::from_gguf_rank_with(&gguf, group, &mut file, wanted.dtype, device, loaded)?;
+    Ok(Model { decoder, tokenizer, template })
 }
 
-fn folder(
-    path: &Path,
-    quantize: Option<Quantizer>,
-    change: impl FnOnce(Config) -> Config,
-    dtype: DType,
-    group: &Group,
-    device: &Device,
-) -> Result<Model> {
+fn folder(wanted: &Wanted, group: &Group, device: &Device, loaded: impl FnMut(usize, usize)) -> Result<Model> {
+    let path = wanted.path;
     let read = |name: &str| {
         std::fs::read_to_string(path.join(name)).with_context(|| format!("cannot read {}", path.join(name).display()))
     };
@@ -70,13 +69,13 @@ fn folder(
         let stored = QuantizationConfig::from_json(&read("hf_quant_config.json")?)?;
         config = config.with_quantization(Quantization::Stored(stored));
     }
-    if let Some(to) = quantize {
+    if let Some(to) = wanted.quantize {
         if config.quantization != Quantization::None {
             bail!("{}: the weights are in few bits already; leave out --quantize", path.display());
         }
         config = config.with_quantization(Quantization::Rounded(to));
     }
-    let config = change(config);
+    let config = if wanted.wide_activations { config.with_wide_activations() } else { config };
     let tokenizer = Tokenizer::from_file(path.join("tokenizer.json"))
         .map_err(|error| anyhow::anyhow!("{}: {error}", path.join("tokenizer.json").display()))?;
     let template = read("tokenizer_config.json")
@@ -93,6 +92,6 @@ fn folder(
     }
     // SAFETY: nobody changes the files while they are mapped.
     let files = unsafe { MmapedSafetensors::multi(&files)? };
-    let vb = Checkpoint::from(files).of_rank(group).var_builder(dtype, device);
-    Ok(Model { decoder: Decoder::load_rank(&config, group, vb)?, tokenizer, template })
+    let vb = Checkpoint::from(files).of_rank(group).var_builder(wanted.dtype, device);
+    Ok(Model { decoder: Decoder::load_rank_with(&config, group, vb, loaded)?, tokenizer, template })
 }

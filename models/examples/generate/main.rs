@@ -11,6 +11,7 @@
 
 mod chat;
 mod load;
+mod progress;
 mod ranks;
 mod tokenizer;
 
@@ -20,6 +21,8 @@ use candle_tilegemm::nn::narrow::{Granularity, Quantizer};
 use candle_tilegemm::nn::Sampling;
 use candle_tilegemm_models::{Cache, Sampler};
 use clap::{Parser, ValueEnum};
+use load::Wanted;
+use progress::Progress;
 use ranks::Rank;
 use std::io::Write;
 use std::path::PathBuf;
@@ -58,7 +61,7 @@ struct Args {
     /// GPUs that compute the model together; with --device cpu, threads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     cards: u8,
-    /// Seconds without a token after which one of several cards counts as hanging
+    /// Seconds without progress, from the start on, after which one of several cards counts as hanging
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
     /// fp8: keys and values in 8 bits with a scale for each head and position; else in the type of what is not in blocks
@@ -145,10 +148,27 @@ fn generate(args: &Args, rank: &Rank) -> Result<()> {
     let speaks = group.rank() == 0;
     let dtype = args.dtype.unwrap_or(if device.is_cpu() { DType::F32 } else { DType::BF16 });
     let began = Instant::now();
-    let load::Model { decoder, tokenizer, template } =
-        load::model(&args.model, args.quantize.map(Quantize::to), args.wide_activations, dtype, group, device)?;
+    let wanted = Wanted {
+        path: &args.model,
+        quantize: args.quantize.map(Quantize::to),
+        wide_activations: args.wide_activations,
+        dtype,
+    };
+    let mut progress = speaks.then(Progress::stderr);
+    let loaded = |layers: usize, of: usize| {
+        rank.begin(if layers < of {
+            format!("loading layer {} of {of}", layers + 1)
+        } else {
+            "loading the head".into()
+        });
+        // A closed stderr ends nothing.
+        let _ = progress.as_mut().map(|progress| progress.loaded(layers, of));
+    };
+    rank.begin("opening the model");
+    let load::Model { decoder, tokenizer, template } = load::model(&wanted, group, device, loaded)?;
+    rank.begin("preparing the GPU");
     candle_tilegemm::prepare(device)?;
-    rank.beat();
+    drop(progress);
     let config = decoder.config();
     speaks.then(|| {
         eprintln!(
@@ -173,17 +193,18 @@ fn generate(args: &Args, rank: &Rank) -> Result<()> {
     let mut cache = Cache::with_capacity_in(&decoder, sequences, room, of_cache)?;
     let began = Instant::now();
     for slot in 0..sequences {
+        rank.begin(format!("the prompt of sequence {slot}"));
         decoder.prefill(slot, prompt, &mut cache)?;
-        rank.beat();
     }
+    rank.begin("preparing steps");
     let sampling = Sampling::new(args.temperature, args.seed).with(|sampling| sampling.top_p = args.top_p);
     let mut step = decoder.step(&mut cache, Sampler::same(sampling))?;
     let (mut stream, mut first, mut count) = (tokenizer.decode_stream(true), None, 0);
     let mut stdout = std::io::stdout();
-    for _ in 0..args.tokens.min((config.max_positions - prompt.len()) as u32) {
-        rank.beat();
+    for i in 0..args.tokens.min((config.max_positions - prompt.len()) as u32) {
+        rank.begin(format!("step {i}"));
         let tokens = step.next()?;
-        rank.beat();
+        rank.begin(format!("after step {i}"));
         if tokens.iter().all(Option::is_none) {
             break;
         }

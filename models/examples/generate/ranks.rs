@@ -3,8 +3,8 @@
 use anyhow::{bail, Result};
 use candle::Device;
 use candle_tilegemm::nn::parallel::Group;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
@@ -17,30 +17,53 @@ const GRACE: Duration = Duration::from_secs(2);
 pub struct Rank {
     pub group: Group,
     pub device: Device,
-    /// How far it has come since its weights were loaded; 0 before.
-    beats: Arc<AtomicU64>,
+    pulse: Pulse,
 }
 
 impl Rank {
     /// The rank of a model that is whole.
     pub fn alone(device: Device) -> Self {
-        Self { group: Group::one(), device, beats: Arc::default() }
+        Self { group: Group::one(), device, pulse: Pulse::default() }
     }
 
-    /// Says that the rank has come further.
-    pub fn beat(&self) {
-        self.beats.fetch_add(1, Ordering::Relaxed);
+    /// Says what the rank does next.
+    pub fn begin(&self, what: impl Into<Cow<'static, str>>) {
+        self.pulse.begin(what);
+    }
+}
+
+/// How far a rank has come. Clones are of the same rank.
+#[derive(Clone, Default)]
+pub struct Pulse(Arc<Mutex<Beat>>);
+
+#[derive(Clone, Default)]
+struct Beat {
+    /// The steps that the rank has begun.
+    count: u64,
+    /// The one that it is in.
+    what: Cow<'static, str>,
+}
+
+impl Pulse {
+    /// Says what the rank does next.
+    pub fn begin(&self, what: impl Into<Cow<'static, str>>) {
+        let mut beat = self.last();
+        *beat = Beat { count: beat.count + 1, what: what.into() };
+    }
+
+    fn last(&self) -> MutexGuard<'_, Beat> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// How a thread makes its rank.
-pub type Join = Box<dyn FnOnce() -> candle::Result<(Group, Device)> + Send>;
+pub type Join = Box<dyn FnOnce(&Pulse) -> candle::Result<(Group, Device)> + Send>;
 
 /// Ranks on the CPU.
 pub fn threads(count: usize, timeout: Duration) -> Result<Vec<Join>> {
-    // The look at the beats comes first, and names the rank.
+    // The look at the ranks comes first, and says what the rank did.
     let groups = Group::threads(count, 2 * timeout)?;
-    Ok(groups.into_iter().map(|group| Box::new(move || Ok((group, Device::Cpu))) as Join).collect())
+    Ok(groups.into_iter().map(|group| Box::new(move |_: &Pulse| Ok((group, Device::Cpu))) as Join).collect())
 }
 
 /// Ranks on as many GPUs, from the first on.
@@ -55,8 +78,10 @@ pub fn cards(count: usize) -> Result<Vec<Join>> {
     }
     let id = candle_tilegemm::nn::parallel::Id::new()?;
     let join = |rank: usize| -> Join {
-        Box::new(move || {
+        Box::new(move |pulse| {
+            pulse.begin("opening its GPU");
             let device = Device::new_cuda(rank)?;
+            pulse.begin("joining the group");
             Ok((Group::cards(&device, rank, count, id)?, device))
         })
     };
@@ -68,8 +93,8 @@ pub fn cards(count: usize) -> Result<Vec<Join>> {
     bail!("--cards {count}: this build has no NCCL; build with the feature nccl, or take --device cpu")
 }
 
-/// Runs the work of all ranks, and returns once all are done. The first rank that fails, or has not come further for `timeout` although it has loaded its weights, ends
-/// the call with its error: the caller ends the process, and with it what other ranks wait for.
+/// Runs the work of all ranks, and returns once all are done. The first rank that fails, or has begun nothing new for `timeout`, ends the call with its error: the
+/// caller ends the process, and with it what other ranks wait for.
 pub fn run(
     ranks: Vec<Join>,
     timeout: Duration,
@@ -80,17 +105,18 @@ pub fn run(
         .into_iter()
         .enumerate()
         .map(|(rank, join)| {
-            let beats = Arc::new(AtomicU64::new(0));
-            let (work, failure, of_rank) = (work.clone(), failure.clone(), beats.clone());
+            let pulse = Pulse::default();
+            pulse.begin("starting");
+            let (work, failure, of_rank) = (work.clone(), failure.clone(), pulse.clone());
             let thread = spawn(move || {
                 let fail = |error: anyhow::Error| {
                     let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
                     failure.get_or_insert((rank, format!("{error:#}")));
                 };
-                match join() {
+                match join(&of_rank) {
                     Ok((group, device)) => {
                         let mut end = End { group: group.clone(), is_good: false };
-                        match work(&Rank { group, device, beats: of_rank }) {
+                        match work(&Rank { group, device, pulse: of_rank }) {
                             Ok(()) => end.is_good = true,
                             // Before the rank ends: the others fail by that.
                             Err(error) => fail(error),
@@ -99,7 +125,7 @@ pub fn run(
                     Err(error) => fail(error.into()),
                 }
             });
-            Running { rank, thread, beats, seen: (0, Instant::now()) }
+            Running { rank, thread, pulse, seen: (Beat::default(), Instant::now()) }
         })
         .collect();
     let mut failed: Option<Instant> = None;
@@ -124,11 +150,12 @@ pub fn run(
         }
         running.iter_mut().for_each(Running::look);
         // Others wait for those that have come least far.
-        let least = running.iter().map(|running| running.seen.0).min().filter(|beats| *beats > 0);
-        let last: Vec<&Running> = running.iter().filter(|running| Some(running.seen.0) == least).collect();
-        if !last.is_empty() && last.iter().all(|running| running.seen.1.elapsed() > timeout) {
-            let ranks: Vec<String> = last.iter().map(|running| running.rank.to_string()).collect();
-            bail!("rank {}: silent for {timeout:?}; --timeout waits longer", ranks.join(", "));
+        let least = running.iter().map(|running| running.seen.0.count).min();
+        let last: Vec<&Running> = running.iter().filter(|running| Some(running.seen.0.count) == least).collect();
+        if last.iter().all(|running| running.seen.1.elapsed() > timeout) {
+            let ranks: Vec<String> =
+                last.iter().map(|running| format!("rank {} ({})", running.rank, running.seen.0.what)).collect();
+            bail!("{}: no progress for {timeout:?}; --timeout waits longer", ranks.join(", "));
         }
     }
 }
@@ -150,16 +177,16 @@ impl Drop for End {
 struct Running {
     rank: usize,
     thread: std::thread::JoinHandle<()>,
-    beats: Arc<AtomicU64>,
-    /// The last number of beats, and when it came.
-    seen: (u64, Instant),
+    pulse: Pulse,
+    /// The last beat, and when it came.
+    seen: (Beat, Instant),
 }
 
 impl Running {
     fn look(&mut self) {
-        let beats = self.beats.load(Ordering::Relaxed);
-        if beats != self.seen.0 {
-            self.seen = (beats, Instant::now());
+        let beat = self.pulse.last();
+        if beat.count != self.seen.0.count {
+            self.seen = (beat.clone(), Instant::now());
         }
     }
 }
