@@ -6,13 +6,16 @@ use super::subject::Subject;
 use candle::{bail, Device, Error, Result, Tensor};
 use candle_tilegemm::nn::parallel::Group;
 use std::cell::Cell;
-use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::thread::spawn;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What another rank may take until a call counts as hanging, on the CPU.
 const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What ranks have to answer in. Loading a model is one call, and so are many steps.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What the other ranks have to answer in once one has failed.
 const GRACE: Duration = Duration::from_secs(2);
@@ -22,6 +25,7 @@ pub struct Ranks {
     ranks: Vec<Sender<Job>>,
     /// Whether ranks still wait for one that has failed.
     hangs: Cell<bool>,
+    patience: Duration,
 }
 
 type Job = Box<dyn FnOnce(&mut Ours) + Send>;
@@ -84,7 +88,7 @@ impl Ranks {
             });
             ranks.push(jobs);
         }
-        let ranks = Self { ranks, hangs: Cell::new(false) };
+        let ranks = Self { ranks, hangs: Cell::new(false), patience: PATIENCE };
         ranks.answer(&told)?;
         Ok(ranks)
     }
@@ -92,7 +96,7 @@ impl Ranks {
     /// The same call of all ranks.
     fn all<T: Send + 'static>(&self, work: impl Fn(&mut Ours) -> Result<T> + Send + Sync + 'static) -> Result<T> {
         if self.hangs.get() {
-            bail!("ranks still wait for one that has failed");
+            bail!("ranks still wait for one that has failed or hangs");
         }
         let (work, (tell, told)) = (Arc::new(work), channel());
         for (rank, jobs) in self.ranks.iter().enumerate() {
@@ -105,23 +109,30 @@ impl Ranks {
         self.answer(&told)
     }
 
-    /// Rank 0's answer, once all have answered; else the first error, for which other ranks may wait without an end.
+    /// Rank 0's answer, once all have answered; else the first error, for which other ranks may wait without an end, or the ranks that are silent.
     fn answer<T>(&self, told: &Receiver<(usize, Result<T>)>) -> Result<T> {
-        let (mut first, mut failure) = (None, None);
-        for _ in &self.ranks {
-            let answer = match failure {
-                None => told.recv().ok(),
-                Some(_) => told.recv_timeout(GRACE).ok(),
-            };
-            match answer {
-                Some((0, Ok(answer))) => first = Some(answer),
-                Some((_, Ok(_))) => {}
-                Some((rank, Err(error))) => failure = failure.or(Some(error.context(format!("rank {rank}")))),
-                None => {
+        let (mut first, mut failure, began) = (None, None, Instant::now());
+        let mut silent: Vec<usize> = (0..self.ranks.len()).collect();
+        while !silent.is_empty() {
+            let left = self.patience.saturating_sub(began.elapsed());
+            let (rank, answer) = match told.recv_timeout(if failure.is_none() { left } else { GRACE }) {
+                Ok(answer) => answer,
+                Err(why) => {
                     self.hangs.set(true);
-                    failure = failure.or(Some(Error::msg("a rank has ended")));
+                    let ranks: Vec<String> = silent.iter().map(usize::to_string).collect();
+                    let why = match why {
+                        RecvTimeoutError::Timeout => format!("no answer within {:?}", self.patience),
+                        RecvTimeoutError::Disconnected => "ended without an answer".to_string(),
+                    };
+                    failure = failure.or_else(|| Some(Error::msg(format!("rank {}: {why}", ranks.join(", ")))));
                     break;
                 }
+            };
+            silent.retain(|other| *other != rank);
+            match answer {
+                Ok(answer) if rank == 0 => first = Some(answer),
+                Ok(_) => {}
+                Err(error) => failure = failure.or(Some(error.context(format!("rank {rank}")))),
             }
         }
         match failure {
@@ -180,10 +191,14 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
+    fn ranks(count: usize, patience: Duration) -> Ranks {
+        Ranks { ranks: (0..count).map(|_| channel().0).collect(), hangs: Cell::new(false), patience }
+    }
+
     /// The others may wait for a rank that has failed, in NCCL without an end.
     #[test]
     fn an_error_does_not_wait_for_ranks_that_hang() {
-        let ranks = Ranks { ranks: (0..3).map(|_| channel().0).collect(), hangs: Cell::new(false) };
+        let ranks = ranks(3, PATIENCE);
         let (tell, told) = channel::<(usize, Result<()>)>();
         tell.send((1, Err(Error::msg("no room")))).unwrap();
         tell.send((2, Ok(()))).unwrap();
@@ -192,13 +207,28 @@ mod tests {
         assert!(error.contains("rank 1") && error.contains("no room"), "{error}");
         assert!(began.elapsed() < Duration::from_secs(30));
         let error = ranks.all(|_| Ok(())).unwrap_err().to_string();
-        assert!(error.contains("ranks still wait for one that has failed"), "{error}");
+        assert!(error.contains("ranks still wait for one that has failed or hangs"), "{error}");
         drop(tell);
     }
 
     #[test]
+    fn a_rank_that_never_answers_is_named() {
+        let ranks = ranks(3, Duration::from_millis(200));
+        let (tell, told) = channel::<(usize, Result<()>)>();
+        [0, 2].into_iter().for_each(|rank| tell.send((rank, Ok(()))).unwrap());
+        let error = ranks.answer(&told).unwrap_err().to_string();
+        assert!(error.starts_with("rank 1: no answer within 200ms"), "{error}");
+        let error = ranks.all(|_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("ranks still wait for one that has failed or hangs"), "{error}");
+        [1, 2].into_iter().for_each(|rank| tell.send((rank, Ok(()))).unwrap());
+        drop(tell);
+        let error = ranks.answer(&told).unwrap_err().to_string();
+        assert!(error.starts_with("rank 0: ended without an answer"), "{error}");
+    }
+
+    #[test]
     fn ranks_that_have_failed_and_answered_go_on() {
-        let ranks = Ranks { ranks: (0..2).map(|_| channel().0).collect(), hangs: Cell::new(false) };
+        let ranks = ranks(2, PATIENCE);
         let (tell, told) = channel::<(usize, Result<usize>)>();
         for answers in [[Err(Error::msg("no room")), Err(Error::msg("no room"))], [Ok(5), Ok(6)]] {
             answers.into_iter().enumerate().rev().for_each(|answer| tell.send(answer).unwrap());
