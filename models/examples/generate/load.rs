@@ -1,6 +1,6 @@
 //! A model of a folder or of a GGUF file.
 
-use crate::tokenizer;
+use super::tokenizer;
 use anyhow::{bail, Context, Result};
 use candle::quantized::gguf_file::Value;
 use candle::safetensors::MmapedSafetensors;

@@ -58,7 +58,7 @@ struct Args {
     /// auto: the GPU where there is one, else the CPU
     #[arg(long, value_enum, default_value = "auto")]
     device: DeviceChoice,
-    /// GPUs that compute the model together; with --device cpu, threads
+    /// GPUs that compute the model together; on the CPU, threads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     cards: u8,
     /// Seconds without progress, from the start on, after which one of several cards counts as hanging
@@ -114,7 +114,7 @@ enum DeviceChoice {
     Cuda,
 }
 
-fn main() -> ExitCode {
+pub fn main() -> ExitCode {
     match run(Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -126,20 +126,30 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<()> {
     let (count, timeout) = (args.cards as usize, Duration::from_secs(args.timeout.into()));
-    let device = match args.device {
-        _ if count > 1 => None,
-        DeviceChoice::Auto => Some(Device::cuda_if_available(0)?),
-        DeviceChoice::Cpu => Some(Device::Cpu),
-        DeviceChoice::Cuda => {
-            Some(Device::new_cuda(0).context("no GPU; take --device cpu, or build with the feature cuda")?)
-        }
+    let on_cpu = match args.device {
+        DeviceChoice::Auto => !has_gpu(),
+        choice => matches!(choice, DeviceChoice::Cpu),
     };
-    let ranks = match (device, args.device) {
-        (Some(device), _) => return generate(&args, &Rank::alone(device)),
-        (None, DeviceChoice::Cpu) => ranks::threads(count, timeout)?,
-        (None, _) => ranks::cards(count)?,
+    if count > 1 {
+        let ranks = if on_cpu { ranks::threads(count, timeout)? } else { ranks::cards(count)? };
+        return ranks::run(ranks, timeout, move |rank| generate(&args, rank));
+    }
+    let device = match on_cpu {
+        true => Device::Cpu,
+        false => Device::new_cuda(0).context("no GPU; take --device cpu, or build with the feature cuda")?,
     };
-    ranks::run(ranks, timeout, move |rank| generate(&args, rank))
+    generate(&args, &Rank::alone(device))
+}
+
+#[cfg(feature = "cuda")]
+fn has_gpu() -> bool {
+    let count = candle_tilegemm::launch::device_count();
+    count.inspect_err(|error| eprintln!("on the CPU: {error}")).is_ok()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn has_gpu() -> bool {
+    false
 }
 
 /// Loads the model, and writes what it says; of several ranks the first does.
