@@ -1,8 +1,8 @@
 //! A model of a folder or of a GGUF file.
 
+use super::chat::Template;
 use super::tokenizer;
 use anyhow::{bail, Context, Result};
-use candle::quantized::gguf_file::Value;
 use candle::safetensors::MmapedSafetensors;
 use candle::{DType, Device};
 use candle_tilegemm::gguf::GgufFile;
@@ -18,8 +18,7 @@ use tokenizers::Tokenizer;
 pub struct Model {
     pub decoder: Decoder,
     pub tokenizer: Tokenizer,
-    /// The chat template.
-    pub template: Option<String>,
+    pub template: Option<Template>,
 }
 
 /// What is to be loaded, and how.
@@ -48,10 +47,7 @@ fn gguf(wanted: &Wanted, group: &Group, device: &Device, loaded: impl FnMut(usiz
     let file = File::open(wanted.path).context("cannot read it; `third_party/fetch.sh smollm2` has a small model")?;
     let mut file = BufReader::new(file);
     let gguf = GgufFile::read(&mut file)?;
-    let template = match gguf.content.metadata.get("tokenizer.chat_template") {
-        Some(Value::String(template)) => Some(template.clone()),
-        _ => None,
-    };
+    let template = Template::of_gguf(&gguf.content);
     let tokenizer = tokenizer::of(&gguf.content)?;
     let decoder = Decoder::from_gguf_rank_with(&gguf, group, &mut file, wanted.dtype, device, loaded)?;
     Ok(Model { decoder, tokenizer, template })
@@ -78,10 +74,7 @@ fn folder(wanted: &Wanted, group: &Group, device: &Device, loaded: impl FnMut(us
     let config = if wanted.wide_activations { config.with_wide_activations() } else { config };
     let tokenizer = Tokenizer::from_file(path.join("tokenizer.json"))
         .map_err(|error| anyhow::anyhow!("{}: {error}", path.join("tokenizer.json").display()))?;
-    let template = read("tokenizer_config.json")
-        .ok()
-        .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
-        .and_then(|config| config["chat_template"].as_str().map(str::to_owned));
+    let template = Template::of_folder(path)?;
     let mut files: Vec<PathBuf> = std::fs::read_dir(path)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|file| file.extension().is_some_and(|extension| extension == "safetensors"))

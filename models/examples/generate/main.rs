@@ -15,7 +15,7 @@ mod progress;
 mod ranks;
 mod tokenizer;
 
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
 use candle::{DType, Device};
 use candle_tilegemm::nn::narrow::{Granularity, Quantizer};
 use candle_tilegemm::nn::Sampling;
@@ -191,7 +191,13 @@ fn generate(args: &Args, rank: &Rank) -> Result<()> {
         )
     });
 
-    let text = if args.chat { chat::first_turn(&args.prompt, template.as_deref())? } else { args.prompt.clone() };
+    let text = match (args.chat, &template) {
+        (false, _) => args.prompt.clone(),
+        (true, Some(template)) => template.first_turn(&args.prompt)?,
+        (true, None) => {
+            bail!("the model has no chat template; take its prompt format into --prompt, without --chat")
+        }
+    };
     let encoding = tokenizer.encode(text, !args.chat).map_err(|error| anyhow::anyhow!("the prompt: {error}"))?;
     let (prompt, sequences) = (encoding.get_ids(), args.sequences as usize);
 

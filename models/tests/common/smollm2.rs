@@ -1,6 +1,7 @@
 //! SmolLM2-135M-Instruct, a GGUF file, and what candle_transformers' llama says with its weights dequantised to f32.
 
 #[path = "../../examples/generate/chat.rs"]
+#[allow(dead_code)] // the example reads folders, too
 mod chat;
 #[path = "../../examples/generate/tokenizer.rs"]
 mod tokenizer;
@@ -8,7 +9,7 @@ mod tokenizer;
 mod weights;
 
 use crate::common::best;
-use candle::quantized::gguf_file::{Content, Value};
+use candle::quantized::gguf_file::Content;
 use candle::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::llama;
@@ -80,10 +81,10 @@ fn truth(device: &Device) -> Result<(llama::Llama, llama::Config)> {
 /// Questions in the form of its chat template: eight, or each of them in eight styles.
 pub fn prompts(styles: usize) -> Vec<Vec<u32>> {
     let (_, content) = file();
-    let Some(Value::String(template)) = content.metadata.get("tokenizer.chat_template") else { panic!("no template") };
+    let template = chat::Template::of_gguf(&content).unwrap();
     let tokenizer = tokenizer::of(&content).unwrap();
     let encode = |question: String| {
-        let text = chat::first_turn(&question, Some(template.as_str())).unwrap();
+        let text = template.first_turn(&question).unwrap();
         let ids = tokenizer.encode(text.as_str(), false).unwrap().get_ids().to_vec();
         assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
         ids
