@@ -129,7 +129,12 @@ fn ranks_write_what_one_writes() -> Result<(), Failed> {
     let prompt = "word1 word5 word9 word2";
     assert_eq!(chat, said(&[folder.path()?, "--device", "cpu", "--tokens", "24", "--prompt", prompt])?);
     assert_ne!(chat, one);
-    Ok(())
+    // A tokenizer in another place.
+    let elsewhere = folder.0.join("elsewhere.json");
+    std::fs::rename(folder.0.join("tokenizer.json"), &elsewhere)?;
+    let elsewhere = elsewhere.to_str().ok_or("a path that is no UTF-8")?;
+    assert_eq!(say(&["--device", "cpu", "--tokenizer", elsewhere])?, one);
+    failure(start(&[folder.path()?, "--device", "cpu"])?, &["tokenizer.json: "])
 }
 
 /// Three ranks: the model has nine heads and three.

@@ -25,6 +25,8 @@ pub struct Model {
 pub struct Wanted<'a> {
     /// A folder or a GGUF file.
     pub path: &'a Path,
+    /// A tokenizer.json instead of the model's own.
+    pub tokenizer: Option<&'a Path>,
     pub quantize: Option<Quantizer>,
     pub wide_activations: bool,
     /// The type of what is not in blocks or few bits.
@@ -48,7 +50,10 @@ fn gguf(wanted: &Wanted, group: &Group, device: &Device, loaded: impl FnMut(usiz
     let mut file = BufReader::new(file);
     let gguf = GgufFile::read(&mut file)?;
     let template = Template::of_gguf(&gguf.content);
-    let tokenizer = tokenizer::of(&gguf.content)?;
+    let tokenizer = match wanted.tokenizer {
+        Some(file) => read_tokenizer(file)?,
+        None => tokenizer::of(&gguf.content)?,
+    };
     let decoder = Decoder::from_gguf_rank_with(&gguf, group, &mut file, wanted.dtype, device, loaded)?;
     Ok(Model { decoder, tokenizer, template })
 }
@@ -72,8 +77,8 @@ fn folder(wanted: &Wanted, group: &Group, device: &Device, loaded: impl FnMut(us
         config = config.with_quantization(Quantization::Rounded(to));
     }
     let config = if wanted.wide_activations { config.with_wide_activations() } else { config };
-    let tokenizer = Tokenizer::from_file(path.join("tokenizer.json"))
-        .map_err(|error| anyhow::anyhow!("{}: {error}", path.join("tokenizer.json").display()))?;
+    let own = path.join("tokenizer.json");
+    let tokenizer = read_tokenizer(wanted.tokenizer.unwrap_or(&own))?;
     let template = Template::of_folder(path)?;
     let mut files: Vec<PathBuf> = std::fs::read_dir(path)?
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -87,4 +92,8 @@ fn folder(wanted: &Wanted, group: &Group, device: &Device, loaded: impl FnMut(us
     let files = unsafe { MmapedSafetensors::multi(&files)? };
     let vb = Checkpoint::from(files).of_rank(group).var_builder(wanted.dtype, device);
     Ok(Model { decoder: Decoder::load_rank_with(&config, group, vb, loaded)?, tokenizer, template })
+}
+
+fn read_tokenizer(file: &Path) -> Result<Tokenizer> {
+    Tokenizer::from_file(file).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))
 }

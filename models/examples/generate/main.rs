@@ -34,6 +34,9 @@ use std::time::{Duration, Instant};
 struct Args {
     /// A folder with config.json, tokenizer.json and *.safetensors, or a GGUF file
     model: PathBuf,
+    /// A tokenizer.json instead of the model's own tokenizer
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
     /// The text to go on with, or with --chat to answer
     #[arg(long, default_value = "What is a matrix product?")]
     prompt: String,
@@ -160,6 +163,7 @@ fn generate(args: &Args, rank: &Rank) -> Result<()> {
     let began = Instant::now();
     let wanted = Wanted {
         path: &args.model,
+        tokenizer: args.tokenizer.as_deref(),
         quantize: args.quantize.map(Quantize::to),
         wide_activations: args.wide_activations,
         dtype,
