@@ -24,6 +24,11 @@ pub mod fit {
     }
 }
 
+/// What the kernels of layers on a GPU are limited to.
+pub mod layer {
+    pub use crate::layer::kinds::{HEAD_SIZES, MOST_DRAWN, MOST_HEADS};
+}
+
 /// Environment variables.
 pub mod settings {
     pub use crate::settings::names;

@@ -31,6 +31,7 @@ impl Body {
     /// Tells `loaded` how many of the layers are there: 0 once the embedding is, then after each layer.
     pub fn load_with(source: &mut dyn Source, loaded: &mut dyn FnMut(usize, usize)) -> Result<Self> {
         let config = source.config().clone().checked()?;
+        config.check_device(source.device().is_cuda(), false)?;
         let table = source.table()?;
         let frequencies = frequencies(source, &table.device())?;
         let mut layers = Vec::with_capacity(config.layers);

@@ -28,7 +28,8 @@ impl Decoder {
     /// A decoder with weights of Hugging Face's names, `model.layers.0.self_attn.q_proj.weight` and so on, in the type and on the device of `vb`.
     ///
     /// # Errors
-    /// Missing weights, weights of other shapes than the config has, and a config whose sizes do not go together.
+    /// Missing weights, weights of other shapes than the config has, a config whose sizes do not go together, and on a GPU one that its kernels do not compute
+    /// ([`Config::check_device`]).
     pub fn load(config: &Config, vb: VarBuilder) -> Result<Self> {
         Self::load_rank(config, &Group::one(), vb)
     }

@@ -1,6 +1,6 @@
 //! The next token of every sequence.
 
-use crate::batch::Row;
+use crate::batch::{Kind, Row};
 use crate::batches::{Launched, Told};
 use crate::cache::{Cache, Next};
 use crate::decoder::Decoder;
@@ -53,7 +53,8 @@ impl Decoder {
     /// Starts to choose tokens for all sequences that have tokens and have not ended.
     ///
     /// # Errors
-    /// A cache that was made for another decoder, and a sampler without settings for a slot.
+    /// A cache that was made for another decoder, a sampler without settings for a slot, and one that draws from a vocabulary that is too large for it
+    /// ([`Config::check_device`](crate::Config::check_device)).
     pub fn step<'a>(&'a self, cache: &'a mut Cache, sampler: Sampler) -> Result<Step<'a>> {
         Step::new(self, cache, sampler)
     }
@@ -64,7 +65,8 @@ impl<'a> Step<'a> {
         cache.check_of(decoder.config())?;
         cache.batches.bind(decoder);
         let step = Self { decoder, cache, sampler };
-        step.sampler.of(&step.active())?;
+        let settings = step.sampler.of(&step.active())?;
+        decoder.config().check_device(decoder.device().is_cuda(), Kind::of(&settings) != Kind::Greedy)?;
         Ok(step)
     }
 

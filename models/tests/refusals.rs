@@ -98,6 +98,33 @@ fn a_config_has_what_it_says() -> Result<()> {
     Ok(())
 }
 
+/// Before weights are read, rather than by the first call of a kernel.
+#[test]
+fn a_gpu_refuses_what_its_kernels_do_not_have() -> Result<()> {
+    let sized = |head: usize, heads: usize, vocabulary: usize| Config {
+        head_size: head,
+        heads,
+        kv_heads: 2,
+        vocabulary,
+        ..Config::from_json(&json("llama", LLAMA)).unwrap()
+    };
+    let refused = |config: Config, draws| error(config.check_device(true, draws));
+    for head in [64, 96, 128, 256] {
+        sized(head, 32, 1 << 18).check_device(true, true)?;
+    }
+    for head in [32, 80, 112, 192, 512] {
+        assert!(refused(sized(head, 4, 64), false).contains(&format!("head_dim is {head}; ")));
+        sized(head, 4, 64).check_device(false, true)?;
+    }
+    assert!(refused(sized(64, 34, 64), false).contains("num_attention_heads is 17 times num_key_value_heads"));
+    sized(64, 34, 64).check_device(false, true)?;
+    // A kernel that takes the largest logit has no limit.
+    sized(64, 4, (1 << 18) + 1).check_device(true, false)?;
+    sized(64, 4, (1 << 18) + 1).check_device(false, true)?;
+    assert!(refused(sized(64, 4, (1 << 18) + 1), true).contains("vocab_size is 262145"));
+    Ok(())
+}
+
 #[test]
 fn a_missing_weight_is_named() -> Result<()> {
     let config = Config::from_json(&json("llama", LLAMA))?;

@@ -2,7 +2,7 @@
 
 use super::cache::Cache;
 use super::check::{Check, Rows};
-use super::kinds::RopeStyle;
+use super::kinds::{RopeStyle, MOST_HEADS};
 use crate::error::Result;
 use crate::ffi;
 use crate::launch::layers;
@@ -151,9 +151,15 @@ impl Decode {
         check.aligned("the result", self.out, 2, 16)?;
         check.that(self.scale > 0.0, || format!("a scale of {}; expected a positive one", self.scale))?;
         let kv_heads = self.cache.kv_heads;
-        check.that(kv_heads > 0 && self.heads.is_multiple_of(kv_heads) && self.heads <= 16 * kv_heads, || {
-            format!("{} heads over {kv_heads} of K and V; the kernel has 1 to 16 times as many", self.heads)
-        })?;
+        check.that(
+            kv_heads > 0 && self.heads.is_multiple_of(kv_heads) && self.heads <= MOST_HEADS * kv_heads,
+            || {
+                format!(
+                    "{} heads over {kv_heads} of K and V; the kernel has 1 to {MOST_HEADS} times as many",
+                    self.heads
+                )
+            },
+        )?;
         let need = decode_workspace(self.sequences, self.heads, self.cache.head);
         check.that(self.workspace_bytes >= need, || {
             format!("a workspace of {} bytes; expected {need} and more", self.workspace_bytes)

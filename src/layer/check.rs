@@ -1,5 +1,6 @@
 //! Checks of arguments, and the errors of those that do not fit.
 
+use super::kinds::HEAD_SIZES;
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::launch::layers;
@@ -47,7 +48,7 @@ impl Check {
     }
 
     pub fn head(&self, head: usize) -> Result<i32> {
-        self.that([64, 96, 128, 256].contains(&head), || {
+        self.that(HEAD_SIZES.contains(&head), || {
             format!("heads of {head} numbers; the kernels have 64, 96, 128 and 256: pad heads with zeros, or use candle's ops")
         })?;
         Ok(head as i32)

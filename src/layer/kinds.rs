@@ -2,6 +2,13 @@
 
 use crate::problem::{Activation, Real};
 
+/// The numbers of a head that attention on a GPU has kernels for.
+pub const HEAD_SIZES: [usize; 4] = [64, 96, 128, 256];
+/// The most heads of q for one of K and V there.
+pub const MOST_HEADS: usize = 16;
+/// The most tokens of a vocabulary that is drawn from there.
+pub const MOST_DRAWN: usize = 1 << 18;
+
 /// Which numbers of a head a rope turns together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RopeStyle {

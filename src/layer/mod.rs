@@ -10,7 +10,7 @@ mod attention;
 mod cache;
 #[cfg(feature = "layers")]
 mod check;
-mod kinds;
+pub(crate) mod kinds;
 #[cfg(feature = "layers")]
 mod quantise;
 #[cfg(feature = "layers")]

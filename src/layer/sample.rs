@@ -1,14 +1,12 @@
 //! The choice of the next token.
 
 use super::check::{Check, Rows};
+use super::kinds::MOST_DRAWN;
 use crate::error::Result;
 use crate::ffi;
 use crate::launch::layers;
 use crate::problem::Format;
 use std::ffi::c_void;
-
-/// The most tokens of a vocabulary that is drawn from.
-const MOST_DRAWN: usize = 1 << 18;
 
 /// [`Sampling::to_words`](super::Sampling::to_words) has the fields of the kernel's settings.
 const _: () = assert!(size_of::<ffi::tg_sampling>() == 40 && std::mem::offset_of!(ffi::tg_sampling, seed) == 32);

@@ -1,5 +1,6 @@
 //! What a decoder is made of.
 
+mod device;
 mod gguf;
 mod json;
 mod ranks;

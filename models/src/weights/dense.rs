@@ -181,6 +181,10 @@ impl Source for Dense<'_> {
         self.config
     }
 
+    fn device(&self) -> &Device {
+        self.vb.device()
+    }
+
     fn group(&self) -> &Group {
         self.group
     }

@@ -207,6 +207,10 @@ impl<R: Read + Seek> Source for Gguf<'_, R> {
         self.config
     }
 
+    fn device(&self) -> &Device {
+        self.device
+    }
+
     fn group(&self) -> &Group {
         self.group
     }

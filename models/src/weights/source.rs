@@ -3,7 +3,7 @@
 use super::tokens::{Head, Table};
 use crate::config::Config;
 use crate::feed_forward::FeedForward;
-use candle::{Result, Tensor};
+use candle::{Device, Result, Tensor};
 use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm::nn::MergedLinear;
 
@@ -27,6 +27,8 @@ pub(crate) trait Source {
     fn rope_factors(&mut self) -> Result<Option<Vec<f32>>>;
     /// What the model is: on a rank of a group, its part.
     fn config(&self) -> &Config;
+    /// Where the decoder is going to be.
+    fn device(&self) -> &Device;
     /// The rank that the weights are for.
     fn group(&self) -> &Group;
 }
