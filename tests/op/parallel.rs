@@ -218,6 +218,17 @@ fn ranks_that_do_not_agree() -> Result<()> {
         assert!(text.starts_with(&format!("rank {rank}: rank 1 has ended")), "{text}");
     }
     assert!(began.elapsed() < Duration::from_secs(30));
+    // A rank that ends after the last call has taken nothing from the others.
+    let mut ranks = Group::threads(2, Duration::from_secs(60))?;
+    let [last, first] = [ranks.remove(1), ranks.remove(0)];
+    let x = zeros(&[3])?;
+    std::thread::scope(|scope| {
+        scope.spawn(|| first.all_reduce(&x.copy()?));
+        last.all_reduce(&x)
+    })?;
+    drop(first);
+    last.check()?;
+    assert!(error(last.all_reduce(&x)).starts_with("rank 1: rank 0 has ended"));
     // A group that another thread gives up while its rank waits.
     let over = Barrier::new(2);
     let all = on_ranks(2, |group| {

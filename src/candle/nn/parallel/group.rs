@@ -95,7 +95,8 @@ impl Group {
         }
     }
 
-    /// An error once the group was given up. Captured calls run again without a look at that: ask before each launch, and once more before results count.
+    /// An error once the group was given up. Captured calls run again without a look at that: ask before each launch, and once more before results count. On the
+    /// CPU the end of another rank is no error here: what its last call gave counts, and the next call fails.
     ///
     /// # Errors
     /// The end of the group.

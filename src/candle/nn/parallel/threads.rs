@@ -27,8 +27,10 @@ struct State {
     parts: Vec<Option<Part>>,
     /// What all ranks brought to the last one. The next is over once all have read it: each brings its part after that.
     last: Arc<Vec<Vec<f32>>>,
-    /// Why there are no more.
+    /// Why there are no more, and what the last ones gave does not count.
     failure: Option<String>,
+    /// A rank that has ended: there are no more, but what the last one gave counts.
+    end: Option<String>,
 }
 
 #[derive(Debug)]
@@ -52,8 +54,8 @@ impl Member {
     /// The numbers that each rank brings to the same call.
     pub fn exchange(&self, call: String, numbers: Vec<f32>) -> Result<Arc<Vec<Vec<f32>>>> {
         let (mut state, began) = (self.shared.lock(), Instant::now());
-        if let Some(failure) = &state.failure {
-            bail!("rank {}: {failure}", self.rank);
+        if let Some(why) = state.no_more() {
+            bail!("rank {}: {why}", self.rank);
         }
         if state.parts[self.rank].is_some() {
             bail!("rank {}: {call} while another call of this rank runs; expected one at a time", self.rank);
@@ -66,12 +68,12 @@ impl Member {
         }
         while state.rounds == round {
             let left = self.shared.timeout.saturating_sub(began.elapsed());
-            if left.is_zero() && state.failure.is_none() {
+            if left.is_zero() && state.no_more().is_none() {
                 state.failure = Some(state.missing(self.shared.timeout));
                 self.shared.changed.notify_all();
             }
-            if let Some(failure) = &state.failure {
-                bail!("rank {}: {failure}", self.rank);
+            if let Some(why) = state.no_more() {
+                bail!("rank {}: {why}", self.rank);
             }
             let waited = self.shared.changed.wait_timeout(state, left);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +83,7 @@ impl Member {
 }
 
 impl Member {
-    /// The failure after which there are no more calls.
+    /// The failure after which nothing counts. The end of a rank is none: it may have made its last call while this one still reads what that gave.
     pub fn check(&self) -> Result<()> {
         match &self.shared.lock().failure {
             Some(failure) => bail!("rank {}: {failure}", self.rank),
@@ -97,7 +99,8 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.shared.fail(format!("rank {} has ended", self.rank));
+        self.shared.lock().end.get_or_insert(format!("rank {} has ended", self.rank));
+        self.shared.changed.notify_all();
     }
 }
 
@@ -114,6 +117,11 @@ impl Shared {
 }
 
 impl State {
+    /// Why there are no more exchanges.
+    fn no_more(&self) -> Option<&String> {
+        self.failure.as_ref().or(self.end.as_ref())
+    }
+
     /// Ends the exchange that all ranks have come to.
     fn finish(&mut self) {
         let parts: Vec<Part> = self.parts.iter_mut().filter_map(Option::take).collect();
