@@ -21,8 +21,10 @@ enum Task {
 
 /// Has the contest of a plan made soon, once.
 pub fn prepare(plan: &Planned) {
-    let Ok(device) = current_device() else { return };
-    if plan.is_first_question() {
+    if !plan.is_first_question() {
+        return;
+    }
+    if let Ok(device) = current_device() {
         send(Task::Prepare(device, Box::new(plan.asked), plan.policy()));
     }
 }
