@@ -201,8 +201,9 @@ impl GroupedGemm {
         out: &Tensor,
     ) -> Result<()> {
         let format = narrow.map_or_else(|| format_of(input.dtype()), |narrow| Ok(narrow.format))?;
+        let of_out = format_of(out.dtype())?;
         let problem = placed_input(self.problem_in(input, format, sizes)?, input).with(|problem| {
-            (problem.d.format, problem.d.row_stride) = (Format::F32, out.stride()[0] as i64);
+            (problem.d.format, problem.d.row_stride) = (of_out, out.stride()[0] as i64);
             problem.a.scale = narrow.map(|narrow| narrow.scale);
         });
         let Device::Cuda(device) = input.device() else { return BLOCK.elsewhere(input.device()) };

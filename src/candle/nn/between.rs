@@ -6,7 +6,7 @@ use ::candle::{DType, Device, Result, Tensor};
 /// Memory between the products of some pairs.
 #[derive(Debug, Clone)]
 pub(super) struct Between {
-    /// In f32, (pairs, 2 inner), for gates that a kernel of its own applies.
+    /// (pairs, 2 inner), for gates that a kernel of its own applies: in f32, or in 16 bits where that kernel rounds to 8.
     pub both: Option<Tensor>,
     /// (pairs, inner)
     pub inner: Tensor,
@@ -14,13 +14,28 @@ pub(super) struct Between {
     pub results: Tensor,
 }
 
+/// The types of such memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TypesBetween {
+    pub both: Option<DType>,
+    pub inner: DType,
+    pub results: DType,
+}
+
+impl TypesBetween {
+    /// Everything in one type; in f32 a kernel of its own gates.
+    pub fn all(dtype: DType) -> Self {
+        Self { both: (dtype == DType::F32).then_some(dtype), inner: dtype, results: dtype }
+    }
+}
+
 impl Between {
-    pub fn new(pairs: usize, [hidden, inner]: [usize; 2], dtype: DType, device: &Device) -> Result<Self> {
-        let make = |columns: usize| unwritten(&[pairs, columns], dtype, device);
+    pub fn new(pairs: usize, [hidden, inner]: [usize; 2], types: TypesBetween, device: &Device) -> Result<Self> {
+        let make = |columns: usize, dtype: DType| unwritten(&[pairs, columns], dtype, device);
         Ok(Self {
-            both: if dtype == DType::F32 { Some(make(2 * inner)?) } else { None },
-            inner: make(inner)?,
-            results: make(hidden)?,
+            both: types.both.map(|dtype| make(2 * inner, dtype)).transpose()?,
+            inner: make(inner, types.inner)?,
+            results: make(hidden, types.results)?,
         })
     }
 

@@ -1,7 +1,7 @@
 //! The weights of experts: dense, in the blocks of a GGUF file, or narrow.
 
 #[cfg(feature = "experts")]
-use super::between::Between;
+use super::between::{Between, TypesBetween};
 use super::narrow::QuantExperts;
 use super::QLinear;
 #[cfg(feature = "experts")]
@@ -25,7 +25,7 @@ pub(super) enum Experts {
         down: Tensor,
     },
     Blocks(Blocks),
-    /// Between the products numbers are in f32, and the gate is the experts' own.
+    /// The gate is the experts' own.
     Narrow(QuantExperts),
 }
 
@@ -142,12 +142,13 @@ impl Experts {
         }
     }
 
-    /// The type between the products of tokens in `dtype`.
+    /// The types between the products of tokens in `dtype`.
     #[cfg(feature = "experts")]
-    pub fn inner_type(&self, dtype: DType) -> DType {
+    pub fn types_between(&self, dtype: DType) -> Result<TypesBetween> {
         match self {
-            Self::Dense { .. } => dtype,
-            Self::Blocks(_) | Self::Narrow(_) => DType::F32,
+            Self::Dense { .. } => Ok(TypesBetween::all(dtype)),
+            Self::Blocks(_) => Ok(TypesBetween::all(DType::F32)),
+            Self::Narrow(experts) => experts.types_between(dtype),
         }
     }
 
@@ -178,7 +179,8 @@ impl Experts {
             #[cfg(feature = "experts")]
             Self::Blocks(blocks) => {
                 let [_, hidden, inner] = blocks.sizes;
-                let memory = Between::new(routing.pairs().elem_count(), [hidden, inner], DType::F32, tokens.device())?;
+                let (pairs, types) = (routing.pairs().elem_count(), TypesBetween::all(DType::F32));
+                let memory = Between::new(pairs, [hidden, inner], types, tokens.device())?;
                 let tokens = tokens.detach().contiguous()?;
                 blocks.write(&tokens, routing, activation, &memory)?;
                 Ok(memory.results)

@@ -361,7 +361,7 @@ impl FusedMoe {
         let (sizes, dtype) = (self.sizes()?, self.router.dtype());
         #[cfg(feature = "experts")]
         let memory = match self.router.device() {
-            device @ Device::Cuda(_) => Some(Memory::new(tokens, sizes, self.experts.inner_type(dtype), device)?),
+            device @ Device::Cuda(_) => Some(Memory::new(tokens, sizes, self.experts.types_between(dtype)?, device)?),
             _ => None,
         };
         Ok(Workspace {

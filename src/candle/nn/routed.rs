@@ -1,6 +1,6 @@
 //! Memory between the kernels of a layer of experts on a GPU.
 
-use super::between::Between;
+use super::between::{Between, TypesBetween};
 use crate::candle::cuda::grouped;
 use crate::candle::routing::Routing;
 use crate::candle::tensors::unwritten;
@@ -17,14 +17,14 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub fn new(tokens: usize, sizes: [usize; 4], dtype: DType, device: &Device) -> Result<Self> {
+    pub fn new(tokens: usize, sizes: [usize; 4], types: TypesBetween, device: &Device) -> Result<Self> {
         let [experts, hidden, inner, top_k] = sizes;
         let (routing, counts) = Routing::unwritten([tokens, experts, top_k], device)?;
         Ok(Self {
             logits: unwritten(&[tokens, experts], DType::F32, device)?,
             routing,
             counts,
-            between: Between::new(tokens * top_k, [hidden, inner], dtype, device)?,
+            between: Between::new(tokens * top_k, [hidden, inner], types, device)?,
             top_k,
         })
     }

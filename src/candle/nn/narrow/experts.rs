@@ -12,7 +12,7 @@ use super::weight::QuantWeight;
 #[cfg(feature = "experts")]
 use crate::candle::cuda::grouped::{self, Biases};
 #[cfg(feature = "experts")]
-use crate::candle::nn::between::Between;
+use crate::candle::nn::between::{Between, TypesBetween};
 #[cfg(feature = "experts")]
 use crate::candle::nn::gate::gate_into;
 use crate::candle::routing::Routing;
@@ -21,6 +21,8 @@ use crate::candle::tensors::{Block, FLOATS};
 use crate::candle::GroupedGemm;
 use crate::layer::GateFunction;
 use crate::problem::Gate;
+#[cfg(feature = "experts")]
+use ::candle::CudaDevice;
 use ::candle::{bail, DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use rayon::prelude::*;
@@ -44,7 +46,7 @@ pub enum ExpertGate {
 
 /// The experts of a layer, with weights in a few bits: `down @ gate(gate_up @ x + bias) + bias` of each token and each of its experts.
 ///
-/// Sums are in f32, and so are the numbers between the products. On the CPU each call dequantises the weights of the experts that tokens have. On a GPU (features
+/// Sums are in f32, and so are the numbers between the products; where both products take activations in 8 bits, these are in the tokens' type before they are rounded. On the CPU each call dequantises the weights of the experts that tokens have. On a GPU (features
 /// `narrow` and `experts`) the weights are in memory there and nowhere else, and kernels round as those of [`QuantLinear`](super::QuantLinear).
 ///
 /// Where a config asks for it, activations of experts in fp8 are rounded to fp8 before each product, as [`QuantLinear`](super::QuantLinear) has it: on the CPU, and on Hopper with
@@ -245,14 +247,17 @@ impl QuantExperts {
         let [experts, hidden, inner] = self.sizes;
         if let Some(weights) = self.weights() {
             let times = |product: usize, expert: usize, x: &Tensor| self.times(product, weights[product], expert, x);
-            let gated = routing
-                .by_tokens()
-                .by_product(tokens, (experts, inner, hidden), |expert, x| self.gated(&times(0, expert, x)?))?;
+            let between = if self.gates_in_8_bits(tokens.dtype()) { tokens.dtype() } else { DType::F32 };
+            let stored = |x: Tensor| x.to_dtype(between)?.to_dtype(DType::F32);
+            let gated = routing.by_tokens().by_product(tokens, (experts, inner, hidden), |expert, x| {
+                stored(self.gated(&stored(times(0, expert, x)?)?)?)
+            })?;
             return routing.by_pairs().by_product(&gated, (experts, hidden, inner), |expert, x| times(1, expert, x));
         }
         #[cfg(feature = "experts")]
         {
-            let memory = Between::new(routing.pairs().elem_count(), [hidden, inner], DType::F32, tokens.device())?;
+            let (pairs, types) = (routing.pairs().elem_count(), self.types_between(tokens.dtype())?);
+            let memory = Between::new(pairs, [hidden, inner], types, tokens.device())?;
             self.write(&tokens.detach().contiguous()?, routing, &memory)?;
             Ok(memory.results)
         }
@@ -263,45 +268,93 @@ impl QuantExperts {
     /// The same on a GPU, into memory that is there. Allocates nothing, but for weights in an order of columns.
     #[cfg(feature = "experts")]
     pub(in crate::candle::nn) fn write(&self, tokens: &Tensor, routing: &Routing, memory: &Between) -> Result<()> {
-        let (Some([gate_up, down]), Some(both), Device::Cuda(device)) =
-            (self.device_weights(), &memory.both, self.device())
+        let types = self.types_between(tokens.dtype())?;
+        let both = memory.both.as_ref().filter(|both| Some(both.dtype()) == types.both);
+        let (Some([gate_up, down]), Some(both), Device::Cuda(device)) = (self.device_weights(), both, self.device())
         else {
             bail!("QuantExperts: a workspace without room for gates; make one by `workspace` of the layer of these experts")
         };
-        self.product(&routing.by_tokens(), gate_up, tokens, both)?;
-        let [before, behind] = self.biases.each_ref().map(Option::as_ref);
-        let before = Biases { bias: before, experts: routing.experts(), scales: None };
+        self.product(&routing.by_tokens(), gate_up, tokens, None, both)?;
+        match self.gate {
+            ExpertGate::Function(function) if both.dtype() != DType::F32 => {
+                self.product(&routing.by_pairs(), down, both, Some(function), &memory.results)?
+            }
+            _ => {
+                self.gate_into(device, both, routing, &memory.inner)?;
+                self.product(&routing.by_pairs(), down, &memory.inner, None, &memory.results)?
+            }
+        }
+        if self.biases[1].is_none() {
+            return Ok(());
+        }
+        let behind =
+            Biases { bias: self.biases[1].as_ref(), experts: routing.experts(), scales: Some(routing.weights()) };
+        grouped::add_bias(device, &memory.results, behind)
+    }
+
+    /// Biases and gates, in f32.
+    #[cfg(feature = "experts")]
+    fn gate_into(&self, device: &CudaDevice, both: &Tensor, routing: &Routing, inner: &Tensor) -> Result<()> {
+        let before = Biases { bias: self.biases[0].as_ref(), experts: routing.experts(), scales: None };
         match self.gate {
             ExpertGate::Function(function) => {
                 if before.bias.is_some() {
                     grouped::add_bias(device, both, before)?;
                 }
-                gate_into(both, self.places, function, &memory.inner)?;
+                gate_into(both, self.places, function, inner)
             }
             ExpertGate::Clamped { alpha, limit } => {
-                grouped::clamp_into(device, both, before, (self.places, [alpha, limit]), &memory.inner)?
+                grouped::clamp_into(device, both, before, (self.places, [alpha, limit]), inner)
             }
         }
-        self.product(&routing.by_pairs(), down, &memory.inner, &memory.results)?;
-        if behind.is_none() {
-            return Ok(());
-        }
-        let behind = Biases { bias: behind, experts: routing.experts(), scales: Some(routing.weights()) };
-        grouped::add_bias(device, &memory.results, behind)
     }
 
-    /// Rows times a weight of each expert, in 8 bits where kernels multiply these by 8 bits.
+    /// The types between the products of tokens in `dtype` on a GPU.
     #[cfg(feature = "experts")]
-    fn product(&self, groups: &GroupedGemm, weight: &DeviceWeight, x: &Tensor, out: &Tensor) -> Result<()> {
+    pub(in crate::candle::nn) fn types_between(&self, dtype: DType) -> Result<TypesBetween> {
+        let in_16_bits = self.gates_in_8_bits(dtype) && EightBits::is_on(self.device())?;
+        let both = if in_16_bits { dtype } else { DType::F32 };
+        Ok(TypesBetween { both: Some(both), ..TypesBetween::all(DType::F32) })
+    }
+
+    /// Whether one kernel gates numbers in this type and rounds them to 8 bits. The numbers are stored in it.
+    fn gates_in_8_bits(&self, dtype: DType) -> bool {
+        let experts = Some(self.sizes[0]);
+        let is_in_8_bits = |weight: &Placed| match weight {
+            Placed::Host(weight) => EightBits::beside(self.activations, weight, experts).is_some(),
+            #[cfg(feature = "cuda")]
+            Placed::Device(weight) => {
+                weight.gather.is_none() && EightBits::beside_device(self.activations, weight, experts).is_some()
+            }
+            #[cfg(not(feature = "cuda"))]
+            Placed::Device(_) => false,
+        };
+        let is_plain = self.places == Gate::Halves && self.biases[0].is_none() && self.sizes[2].is_multiple_of(8);
+        let has_gate = matches!(self.gate, ExpertGate::Function(_)) && dtype != DType::F32;
+        is_plain && has_gate && self.weights.iter().all(is_in_8_bits)
+    }
+
+    /// Rows times a weight of each expert, in 8 bits where kernels multiply these by 8 bits. With a gate, rows have the gates first, and are in 8 bits.
+    #[cfg(feature = "experts")]
+    fn product(
+        &self,
+        groups: &GroupedGemm,
+        weight: &DeviceWeight,
+        x: &Tensor,
+        gate: Option<GateFunction>,
+        out: &Tensor,
+    ) -> Result<()> {
         let ([count, ..], [_, k]) = (self.sizes, weight.shape());
         let (x, operand) = (weight.gathered(x)?, weight.operand_of_each(count));
         let eight_bits =
             EightBits::beside_device(self.activations, weight, Some(count)).filter(|_| out.elem_count() > 0);
-        let rows = BLOCK.rows("x", &x, k)?;
-        match eight_bits.map(|of| of.on_device(rows, None)).transpose()?.flatten() {
+        let rows = BLOCK.rows("x", &x, if gate.is_some() { 2 * k } else { k })?;
+        match eight_bits.map(|of| of.on_device(rows, gate)).transpose()?.flatten() {
             Some(rounded) => {
                 groups.write_narrow(&rounded.codes.narrow(1, 0, k)?, Some(rounded.of_x()), count, operand, out)
             }
+            None if gate.is_some() && out.elem_count() == 0 => Ok(()),
+            None if gate.is_some() => bail!("QuantExperts: no kernel rounds x to 8 bits; expected `gates_in_8_bits`"),
             None => groups.write_narrow(&x, None, count, operand, out),
         }
     }
