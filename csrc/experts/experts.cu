@@ -26,12 +26,12 @@ __device__ __forceinline__ float float_of(uint32_t key) {
 }
 constexpr uint32_t taken = 0;  // below the key of -inf
 
-// The `top_k` experts with the largest logits of a token, by falling logit, equal logits by rising expert; and their
-// shares of the softmax. A warp works on a token, and `keys` is the warp's own shared memory.
+// The `top_k` candidates with the largest logits of a token, by falling logit, equal logits by rising candidate; and
+// their shares of the softmax. A warp works on a token, and `keys` is the warp's own shared memory.
 template <class T>
 __device__ void choose(const tg_routing& r, int64_t token, uint32_t* keys, int lane) {
   const T* logits = static_cast<const T*>(r.logits) + token * r.row_stride;
-  const int experts = int(r.experts), top_k = int(r.top_k);
+  const int experts = int(r.candidates), top_k = int(r.top_k);
   for (int e = lane; e < experts; e += 32) keys[e] = key_of(float(logits[e]));
   float largest = 0, sum = 0;
   uint32_t* const chosen = r.chosen + token * top_k;
@@ -78,16 +78,21 @@ struct Tokens {
   }
 };
 
-// Chooses experts for the tokens of a block, and counts the tokens of each expert in shared memory.
+// Chooses experts for the tokens of a block, and counts the tokens of each expert in shared memory. Less `first`, the
+// number of an expert on another GPU is out of range: above, or wrapped around.
 __device__ void choose_and_count(const tg_routing& r, const Tokens& tokens, uint32_t* counts, uint32_t* keys, int warp,
                                  int lane) {
   for (int e = threadIdx.x; e < r.experts; e += blockDim.x) counts[e] = 0;
   __syncthreads();
   if (r.logits) {
     for (int64_t token = tokens.first + warp; token < tokens.end; token += blockDim.x / 32) {
-      choose(r, token, keys + warp * r.experts, lane);
+      choose(r, token, keys + warp * r.candidates, lane);
       __syncwarp();
-      for (int j = lane; j < r.top_k; j += 32) atomicAdd(counts + r.chosen[token * r.top_k + j], 1);
+      for (int j = lane; j < r.top_k; j += 32) {
+        const uint32_t expert = r.chosen[token * r.top_k + j] - uint32_t(r.first);
+        r.chosen[token * r.top_k + j] = expert;
+        if (expert < r.experts) atomicAdd(counts + expert, 1);
+      }
     }
   } else {
     for (int64_t p = tokens.first * r.top_k + threadIdx.x; p < tokens.end * r.top_k; p += blockDim.x) {
@@ -325,13 +330,17 @@ tg_status route(const tg_routing& r) {
   const bool has_choice = r.format == TG_F16 || r.format == TG_BF16 || r.format == TG_F32;
   // A given choice may have more experts than there are here.
   if (r.experts < 1 || r.experts > most_experts || r.top_k < 1 || r.tokens < 0 || r.tokens > INT_MAX / r.top_k ||
-      r.blocks < 1 || (r.logits && (!has_choice || r.top_k > r.experts))) {
+      r.blocks < 1) {
+    return TG_UNSUPPORTED;
+  }
+  if (r.logits && (!has_choice || r.candidates > most_experts || r.top_k > r.candidates || r.first < 0 ||
+                   r.first > r.candidates - r.experts)) {
     return TG_UNSUPPORTED;
   }
   tg_gemm_args args{};
   args.stream = r.stream, args.overlap = r.overlap;
   const dim3 grid(unsigned(r.blocks)), block(threads);
-  const int row_bytes = (int(r.experts) + 1) * 4, choosing = (1 + warps) * row_bytes;
+  const int row_bytes = (int(r.experts) + 1) * 4, choosing = row_bytes + warps * int(r.candidates) * 4;
   if (r.blocks == 1) return Launch(args, grid, block, choosing)(route_few, r);
   if (const tg_status status = Launch(args, grid, block, choosing)(route_choose, r)) return status;
   return Launch(args, grid, block, 2 * row_bytes)(route_place, r);

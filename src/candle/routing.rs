@@ -1,11 +1,12 @@
 //! The experts of tokens: the choice by logits, and the lists for grouped products.
 
 #[cfg(feature = "experts")]
-use super::cuda::grouped::{self, Routed};
+use super::cuda::grouped::{self, Logits, Routed};
 #[cfg(feature = "experts")]
 use super::tensors::{unwritten, Block};
 use super::GroupedGemm;
 use ::candle::{bail, DType, Device, Result, Tensor};
+use std::ops::Range;
 
 /// The most experts that tokens can choose from.
 const MOST_EXPERTS: usize = 1024;
@@ -46,20 +47,45 @@ impl Routing {
     /// Logits of another shape or type, and more choices than experts.
     pub fn by_logits(logits: &Tensor, top_k: usize, normalise: bool) -> Result<Self> {
         let (_, experts) = logits.dims2()?;
-        if top_k == 0 || top_k > experts || experts > MOST_EXPERTS {
-            bail!("a token cannot choose {top_k} of {experts} experts; expected 1 and more of at most {MOST_EXPERTS}");
+        Self::by_logits_among(logits, 0..experts, top_k, normalise)
+    }
+
+    /// The same choice, with the same weights, for a layer that has a range of the experts, as a rank of a group has: expert `experts.start` is 0 here. Others do
+    /// not exist here, as [`new`](Self::new) has it, and their pairs' weights do not count.
+    ///
+    /// ```
+    /// use candle::{Device, Tensor};
+    /// use candle_tilegemm::nn::moe::Routing;
+    ///
+    /// let logits = Tensor::new(&[[0f32, 2., 1.], [3., 0., 2.]], &Device::Cpu)?;
+    /// let routing = Routing::by_logits_among(&logits, 1..3, 2, true)?;
+    /// assert_eq!(routing.experts().to_vec2::<u32>()?, [[0, 1], [u32::MAX, 1]]);
+    /// assert_eq!(routing.first_row().to_vec1::<u32>()?, [0, 1, 3]); // of two experts
+    /// assert_eq!(routing.pairs().to_vec1::<u32>()?, [0, 1, 3, 2]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`by_logits`](Self::by_logits), and a range that is empty or not within the experts.
+    pub fn by_logits_among(logits: &Tensor, experts: Range<usize>, top_k: usize, normalise: bool) -> Result<Self> {
+        let (_, all) = logits.dims2()?;
+        if top_k == 0 || top_k > all || all > MOST_EXPERTS {
+            bail!("a token cannot choose {top_k} of {all} experts; expected 1 and more of at most {MOST_EXPERTS}");
+        }
+        if experts.is_empty() || experts.end > all {
+            bail!("experts {experts:?} of {all} are here; expected one and more, within 0..{all}");
         }
         if !matches!(logits.dtype(), DType::F16 | DType::BF16 | DType::F32) {
             bail!("the logits of experts are in {:?}; expected f16, bf16 or f32", logits.dtype());
         }
         match logits.device() {
-            Device::Cpu => Self::on_cpu(logits, top_k, normalise),
+            Device::Cpu => Self::on_cpu(logits, experts, top_k, normalise),
             #[cfg(feature = "experts")]
             Device::Cuda(device) => {
-                let (tokens, _) = logits.dims2()?;
-                let (routing, counts) = Self::unwritten([tokens, experts, top_k], logits.device())?;
-                let to = routing.to(&counts);
-                grouped::route_into(device, Some(&logits.contiguous()?), experts, normalise, &to)?;
+                let (tokens, logits) = (logits.dim(0)?, logits.contiguous()?);
+                let (routing, counts) = Self::unwritten([tokens, experts.len(), top_k], logits.device())?;
+                let by = Logits { logits: &logits, first: experts.start, normalise };
+                grouped::route_into(device, Some(by), experts.len(), &routing.to(&counts))?;
                 Ok(routing)
             }
             _ => bail!("experts are chosen on the CPU, and with CUDA: build with the feature experts"),
@@ -97,7 +123,7 @@ impl Routing {
             Device::Cuda(device) => {
                 let (empty, counts) = Self::unwritten([tokens, count, top_k], experts.device())?;
                 let routing = Self { experts: experts.clone(), scales, ..empty };
-                grouped::route_into(device, None, count, false, &routing.to(&counts))?;
+                grouped::route_into(device, None, count, &routing.to(&counts))?;
                 Ok(routing)
             }
             _ => bail!("experts are listed on the CPU, and with CUDA: build with the feature experts"),
@@ -218,7 +244,7 @@ impl Routing {
         self.experts.dims()[1]
     }
 
-    fn on_cpu(logits: &Tensor, top_k: usize, normalise: bool) -> Result<Self> {
+    fn on_cpu(logits: &Tensor, own: Range<usize>, top_k: usize, normalise: bool) -> Result<Self> {
         let (tokens, count) = logits.dims2()?;
         let device = logits.device();
         let rows = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
@@ -232,11 +258,11 @@ impl Routing {
             let share = |i: &usize| (row[*i] - largest).exp();
             let sum: f32 = if normalise { order.iter().map(share).sum() } else { (0..count).map(|i| share(&i)).sum() };
             scales.extend(order.iter().map(|i| share(i) / sum));
-            experts.extend(order.iter().map(|i| *i as u32));
+            experts.extend(order.iter().map(|i| (*i as u32).wrapping_sub(own.start as u32)));
         }
         let experts = Tensor::from_vec(experts, (tokens, top_k), device)?;
         let scales = Tensor::from_vec(scales, (tokens, top_k), device)?;
-        let [first_row, pairs] = lists(count, &experts)?;
+        let [first_row, pairs] = lists(own.len(), &experts)?;
         Ok(Self { experts, scales, first_row, pairs })
     }
 }

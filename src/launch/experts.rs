@@ -29,8 +29,12 @@ pub(crate) struct Choice {
     pub tokens: usize,
     pub experts: usize,
     pub top_k: usize,
-    /// tokens x experts, dense; null: `chosen` is given.
+    /// tokens x candidates, dense; null: `chosen` is given.
     pub logits: *const c_void,
+    /// The experts that logits choose from.
+    pub candidates: usize,
+    /// The candidate that is expert 0 here.
+    pub first: usize,
     pub format: Format,
     pub normalise: bool,
     pub chosen: *mut u32,
@@ -46,18 +50,34 @@ impl Choice {
     pub(crate) const fn new([tokens, experts, top_k]: [usize; 3], chosen: *mut u32) -> Self {
         let (scales, first_row, pairs, counts) = (null_mut(), null_mut(), null_mut(), null_mut());
         let (logits, format, normalise) = (null(), Format::F32, false);
-        Self { tokens, experts, top_k, logits, format, normalise, chosen, scales, first_row, pairs, counts }
+        let (candidates, first) = (0, 0);
+        Self {
+            tokens,
+            experts,
+            top_k,
+            logits,
+            candidates,
+            first,
+            format,
+            normalise,
+            chosen,
+            scales,
+            first_row,
+            pairs,
+            counts,
+        }
     }
 
-    /// Experts by logits.
+    /// Experts by logits, of so many candidates; `first` is expert 0 here.
     pub(crate) const fn by_logits(
         self,
         logits: *const c_void,
+        [candidates, first]: [usize; 2],
         format: Format,
         normalise: bool,
         scales: *mut f32,
     ) -> Self {
-        Self { logits, format, normalise, scales, ..self }
+        Self { logits, candidates, first, format, normalise, scales, ..self }
     }
 }
 
@@ -73,7 +93,9 @@ pub(crate) unsafe fn route(choice: &Choice, stream: *mut c_void) -> Result<()> {
         experts: choice.experts as i64,
         top_k: choice.top_k as i64,
         logits: choice.logits,
-        row_stride: choice.experts as i64,
+        row_stride: choice.candidates as i64,
+        candidates: choice.candidates as i64,
+        first: choice.first as i64,
         format: format_of(choice.format),
         normalise: choice.normalise.into(),
         chosen: choice.chosen,

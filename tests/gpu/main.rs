@@ -3,6 +3,7 @@
 //! Without a device each test is reported as ignored, loudly; with `TILEGEMM_REQUIRE_GPU=1` that is a failure.
 
 mod activations;
+mod among;
 mod bad_rows;
 mod batch_invariant;
 // The blocks of `tilegemm bench`.
@@ -190,6 +191,7 @@ fn beside() -> Vec<(String, Test)> {
     tests.extend(chains::tests());
     tests.extend(configurations::tests());
     tests.extend(experts::tests());
+    tests.extend(among::tests());
     tests.extend(families::tests());
     tests.extend(fma::tests());
     tests.extend(gated::tests());

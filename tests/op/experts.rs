@@ -209,6 +209,104 @@ fn layers_with_parts_of_the_experts_add_up_to_the_layer() {
     assert_close(&(of(0, 2) + of(2, 4)).unwrap(), &expected, 1e-5);
 }
 
+/// The numbers of a layer's three forms: `forward`, and the functions that write into tensors full of NaN.
+fn results(layer: &FusedMoe, x: &Tensor) -> Vec<Tensor> {
+    let (tokens, hidden) = x.dims2().unwrap();
+    let (layer, workspace) = (layer.detached(), layer.workspace(tokens).unwrap());
+    let zeros = x.zeros_like().unwrap();
+    let nan = || Tensor::full(f32::NAN, x.shape(), &Device::Cpu).unwrap().to_dtype(x.dtype()).unwrap();
+    let (out, beside) = (nan(), nan());
+    layer.forward_into(x, &workspace, &out).unwrap();
+    layer.forward_residual_into(x, &zeros, &workspace, &beside).unwrap();
+    let batch = x.reshape((1, tokens, hidden)).unwrap();
+    vec![layer.forward(&batch, true).unwrap().squeeze(0).unwrap(), out, beside]
+}
+
+/// Layers that have some of the experts behind the router of all: parts of sums in 16 bits are rounded once each.
+#[test]
+fn layers_among_others_add_up_to_the_layer() {
+    let (count, tokens, hidden, inner) = (8, 9, 16, 12);
+    let cfg = |num_experts: usize, norm_topk_prob: bool| MoeCfg {
+        hidden_size: hidden,
+        num_experts,
+        num_experts_per_tok: 3,
+        moe_intermediate_size: inner,
+        norm_topk_prob,
+        act: candle_nn::Activation::Silu,
+        decoder_sparse_step: None,
+    };
+    for (dtype, rounding) in [(DType::F32, 2e-6), (DType::BF16, 1.0 / 256.0), (DType::F16, 1.0 / 1024.0)] {
+        let (router, x) = (randn(&[count, hidden], dtype), randn(&[tokens, hidden], dtype));
+        let (gate_up, down) = (randn(&[count, 2 * inner, hidden], dtype), randn(&[count, hidden, inner], dtype));
+        let bias = randn(&[count], DType::F32);
+        for normalise in [true, false] {
+            let layer = |first: usize, own: usize| {
+                let part = |t: &Tensor| t.narrow(0, first, own).unwrap();
+                let of = cfg(own, normalise);
+                let layer = FusedMoe::from_weights(part(&router), part(&gate_up), part(&down), &of).unwrap();
+                layer.among(router.clone(), first).unwrap().with_router_bias(&bias).unwrap()
+            };
+            let wide = |t: &Tensor| t.to_dtype(DType::F32).unwrap();
+            let whole = wide(&results(&layer(0, count), &x)[0]);
+            for own in [1, 2, 4] {
+                let parts: Vec<_> = (0..count / own).map(|rank| results(&layer(rank * own, own), &x)).collect();
+                for form in 0..3 {
+                    let sum = |of: &dyn Fn(&Tensor) -> Tensor| {
+                        parts.iter().map(|part| of(&wide(&part[form]))).reduce(|x, y| (x + y).unwrap()).unwrap()
+                    };
+                    // The roundings of all parts and of the whole.
+                    let most = (sum(&|part| part.abs().unwrap()) + whole.abs().unwrap()).unwrap();
+                    let apart = (sum(&|part| part.clone()) - &whole).unwrap().abs().unwrap();
+                    let over = (apart - (most * rounding).unwrap()).unwrap().max_all().unwrap();
+                    let over = over.to_scalar::<f32>().unwrap();
+                    assert!(over <= 1e-6, "{dtype:?}, {own} experts each, form {form}: {over:e} too far");
+                }
+            }
+        }
+    }
+}
+
+/// A bias of the router sends all tokens to two experts: the layers of others add zeros.
+#[test]
+fn a_layer_whose_experts_no_token_chooses_is_zeros() {
+    let (hidden, inner) = (16, 12);
+    let cfg = MoeCfg {
+        hidden_size: hidden,
+        num_experts: 2,
+        num_experts_per_tok: 2,
+        moe_intermediate_size: inner,
+        norm_topk_prob: true,
+        act: candle_nn::Activation::Silu,
+        decoder_sparse_step: None,
+    };
+    let (router, x) = (randn(&[6, hidden], DType::F32), randn(&[5, hidden], DType::F32));
+    let bias = Tensor::new(&[0f32, 0., 1e4, 1e4, 0., 0.], &Device::Cpu).unwrap();
+    let layer = |first: usize| {
+        let own = router.narrow(0, first, 2).unwrap();
+        let (gate_up, down) = (randn(&[2, 2 * inner, hidden], DType::F32), randn(&[2, hidden, inner], DType::F32));
+        FusedMoe::from_weights(own, gate_up, down, &cfg).unwrap()
+    };
+    for first in [0, 2, 4] {
+        let layer = layer(first).among(router.clone(), first).unwrap().with_router_bias(&bias).unwrap();
+        for y in results(&layer, &x) {
+            assert_eq!(numbers(&y).iter().all(|x| *x == 0.0), first != 2, "experts from {first} on: {y}");
+        }
+    }
+    let beyond = layer(4).among(router.clone(), 5).unwrap_err().to_string();
+    assert!(beyond.contains("[6, 16], and the layer has 2 of them, from 5 on; expected [7, 16] and more"), "{beyond}");
+    let late = layer(0).with_router_bias(&bias.narrow(0, 0, 2).unwrap()).unwrap().among(router, 0).unwrap_err();
+    assert!(late.to_string().contains("expected `with_router_bias` after `among`"), "{late}");
+}
+
+#[test]
+fn experts_that_are_here_are_among_all() {
+    let logits = randn(&[3, 4], DType::F32);
+    for (range, expected) in [(2..5, "experts 2..5 of 4 are here"), (1..1, "experts 1..1 of 4 are here")] {
+        let error = Routing::by_logits_among(&logits, range, 2, true).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("within 0..4"), "{error}");
+    }
+}
+
 /// Entries of experts that do not exist, with a NaN as activation and as weight, are zeros in the result.
 #[test]
 fn entries_of_experts_that_do_not_exist_are_zeros() {

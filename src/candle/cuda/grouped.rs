@@ -209,23 +209,34 @@ pub(in crate::candle) fn counts(tokens: usize, experts: usize) -> usize {
     blocks_for(tokens) * experts
 }
 
-/// Chooses experts by contiguous logits, tokens x experts, and lists the pairs; without logits, for the experts that are there.
+/// What experts are chosen by: contiguous logits, tokens x candidates, of which those from `first` on are here.
+#[derive(Clone, Copy)]
+pub(in crate::candle) struct Logits<'a> {
+    pub logits: &'a Tensor,
+    pub first: usize,
+    /// Whether the scales of a token add up to 1.
+    pub normalise: bool,
+}
+
+/// Chooses experts by logits and lists the pairs of the `experts` that are here; without logits, for the choice that is there.
 pub(in crate::candle) fn route_into(
     device: &CudaDevice,
-    logits: Option<&Tensor>,
+    by: Option<Logits>,
     experts: usize,
-    normalise: bool,
     to: &Routed,
 ) -> Result<()> {
     let (tokens, top_k) = to.experts.dims2()?;
+    let logits = by.map(|by| by.logits);
     let format = logits.map_or(Ok(Format::F32), |logits| format_of(logits.dtype()))?;
+    let candidates = logits.map_or(Ok(0), |logits| logits.dim(1))?;
+    let (first, normalise) = by.map_or((0, false), |by| (by.first, by.normalise));
     let chosen = if logits.is_some() { Write(Some(to.experts)) } else { Read(Some(to.experts)) };
     let scales = Write(logits.map(|_| to.scales));
     let tensors =
         [Read(logits), chosen, scales, Write(Some(to.first_row)), Write(Some(to.pairs)), Write(Some(to.counts))];
     with(device, tensors, |[logits, chosen, scales, first_row, pairs, counts], stream| {
         let choice = Choice::new([tokens, experts, top_k], chosen.cast());
-        let choice = choice.by_logits(logits, format, normalise, scales.cast());
+        let choice = choice.by_logits(logits, [candidates, first], format, normalise, scales.cast());
         let choice = Choice { first_row: first_row.cast(), pairs: pairs.cast(), counts: counts.cast(), ..choice };
         // SAFETY: `with` holds the storage of all lists, whose sizes the caller has made.
         unsafe { experts::route(&choice, stream) }

@@ -3,19 +3,17 @@
 //! In candle such a layer needs `cuda` and 16-bit tensors. Here the layer runs on the CPU, too, and honours start offsets and strides of
 //! all tensors, which candle's `moe_gemm` ignores. On a GPU it needs the feature `experts`.
 
+mod load;
+
 pub use super::super::routing::Routing;
 use super::super::{Gemm, GroupedGemm};
-use super::experts::{Blocks, Experts};
-use super::narrow::QuantExperts;
+use super::experts::Experts;
 #[cfg(feature = "experts")]
 use super::routed::Memory;
 use crate::candle::numbers::put;
-use crate::candle::qweights::{Listed, QWeights};
 use crate::candle::tensors::Block;
 use crate::problem::Activation;
-use ::candle::quantized::QTensor;
 use ::candle::{bail, DType, Device, Result, Tensor};
-use candle_nn::VarBuilder;
 
 const BLOCK: Block = Block("FusedMoe");
 
@@ -118,137 +116,19 @@ pub struct MoeCfg {
 /// ```
 #[derive(Debug, Clone)]
 pub struct FusedMoe {
+    /// (candidates, hidden): of the experts of all ranks, where each has some.
     router: Tensor,
-    /// (experts) in f32
+    /// (candidates) in f32
     router_bias: Option<Tensor>,
     experts: Experts,
+    /// The candidate that is expert 0 here.
+    first: usize,
     activation: Activation,
     top_k: usize,
     normalise: bool,
 }
 
 impl FusedMoe {
-    /// The layer with the names of weights of candle_transformers' `FusedMoe::new`: `gate`, `experts.<i>.gate_proj`, `up_proj` and `down_proj`.
-    /// The weights are converted to `dtype`: f16, bf16 or f32.
-    ///
-    /// # Errors
-    /// Missing weights, weights of another shape, and an activation that no gate has.
-    pub fn new(cfg: &MoeCfg, vb: VarBuilder, dtype: DType) -> Result<Self> {
-        let &MoeCfg { hidden_size: hidden, num_experts: experts, moe_intermediate_size: inner, .. } = cfg;
-        let weight = |vb: VarBuilder, shape: (usize, usize)| {
-            vb.get_with_hints(shape, "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?.to_dtype(dtype)
-        };
-        let router = weight(vb.pp("gate"), (experts, hidden))?;
-        // Each weight is copied to its place at once: a layer's weights are in memory once, and those of one expert twice.
-        let gate_up = Tensor::zeros((experts * 2 * inner, hidden), dtype, vb.device())?;
-        let down = Tensor::zeros((experts * hidden, inner), dtype, vb.device())?;
-        for i in 0..experts {
-            let vb = vb.pp("experts").pp(i);
-            gate_up.slice_set(&weight(vb.pp("gate_proj"), (inner, hidden))?, 0, 2 * i * inner)?;
-            gate_up.slice_set(&weight(vb.pp("up_proj"), (inner, hidden))?, 0, (2 * i + 1) * inner)?;
-            down.slice_set(&weight(vb.pp("down_proj"), (hidden, inner))?, 0, i * hidden)?;
-        }
-        let gate_up = gate_up.reshape((experts, 2 * inner, hidden))?;
-        let down = down.reshape((experts, hidden, inner))?;
-        Self::from_weights(router, gate_up, down, cfg)
-    }
-
-    /// The layer with these weights, in one type.
-    ///
-    /// - `router`: (experts, hidden)
-    /// - `gate_up`: (experts, 2 * inner, hidden); the gates are the first `inner` rows
-    /// - `down`: (experts, hidden, inner)
-    ///
-    /// # Errors
-    /// Weights of other shapes than `cfg` has, and an activation that no gate has.
-    pub fn from_weights(router: Tensor, gate_up: Tensor, down: Tensor, cfg: &MoeCfg) -> Result<Self> {
-        let &MoeCfg { hidden_size: hidden, num_experts: experts, moe_intermediate_size: inner, .. } = cfg;
-        for (what, dims, shape) in [
-            ("router", router.dims(), &[experts, hidden][..]),
-            ("gate_up", gate_up.dims(), &[experts, 2 * inner, hidden]),
-            ("down", down.dims(), &[experts, hidden, inner]),
-        ] {
-            check_shape(what, dims, shape)?;
-        }
-        Self::of(router, Experts::Dense { gate_up, down }, cfg)
-    }
-
-    /// The layer with the experts of a GGUF file, as candle_transformers' `FusedMoeGGUF` has them, in the block formats of `QLinear`. Gates and ups of one format
-    /// are one product. Tokens are in the router's type; between the products numbers are in f32. On the CPU candle multiplies, and rounds them to 8 bits.
-    ///
-    /// - `router`: (experts, hidden), where the layer is to be
-    /// - `gate` and `up`: (experts, inner, hidden), and `down`: (experts, hidden, inner), on any device
-    ///
-    /// ```
-    /// use candle::quantized::{GgmlDType, QTensor};
-    /// use candle::{DType, Device, Tensor};
-    /// use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
-    ///
-    /// let config = MoeCfg {
-    ///     hidden_size: 64,
-    ///     num_experts: 4,
-    ///     num_experts_per_tok: 2,
-    ///     moe_intermediate_size: 32,
-    ///     norm_topk_prob: true,
-    ///     act: candle_nn::Activation::Silu,
-    ///     decoder_sparse_step: None,
-    /// };
-    /// let random = |shape: &[usize]| Tensor::randn(0f32, 1f32, shape, &Device::Cpu);
-    /// let blocks = |shape: &[usize]| QTensor::quantize(&random(shape)?, GgmlDType::Q8_0);
-    /// let (gate, up, down) = (blocks(&[4, 32, 64])?, blocks(&[4, 32, 64])?, blocks(&[4, 64, 32])?);
-    /// let layer = FusedMoe::from_blocks(random(&[4, 64])?, [&gate, &up, &down], &config)?;
-    /// assert_eq!(layer.forward(&random(&[1, 3, 64])?, true)?.dims(), [1, 3, 64]);
-    /// # Ok::<(), candle::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Weights of other shapes than `cfg` has, an activation that no gate has, and a device without room.
-    pub fn from_blocks(router: Tensor, [gate, up, down]: [&QTensor; 3], cfg: &MoeCfg) -> Result<Self> {
-        let lists = [Listed::of_tensor(gate)?, Listed::of_tensor(up)?, Listed::of_tensor(down)?];
-        Self::of_lists(router, lists, cfg)
-    }
-
-    /// [`from_blocks`](Self::from_blocks) with experts in any block format.
-    ///
-    /// # Errors
-    /// As for [`from_blocks`](Self::from_blocks).
-    pub fn from_qweights(router: Tensor, [gate, up, down]: [&QWeights; 3], cfg: &MoeCfg) -> Result<Self> {
-        Self::of_lists(router, [Listed::of(gate)?, Listed::of(up)?, Listed::of(down)?], cfg)
-    }
-
-    fn of_lists(router: Tensor, lists: [Listed; 3], cfg: &MoeCfg) -> Result<Self> {
-        let [gate, up, down] = lists.each_ref().map(|list| list.shape.dims());
-        let &MoeCfg { hidden_size: hidden, num_experts: experts, moe_intermediate_size: inner, .. } = cfg;
-        for (what, dims, shape) in [
-            ("router", router.dims(), &[experts, hidden][..]),
-            ("gate", gate, &[experts, inner, hidden]),
-            ("up", up, &[experts, inner, hidden]),
-            ("down", down, &[experts, hidden, inner]),
-        ] {
-            check_shape(what, dims, shape)?;
-        }
-        let blocks = Blocks::new(lists, [experts, hidden, inner], router.device())?;
-        Self::of(router, Experts::Blocks(blocks), cfg)
-    }
-
-    /// The layer with experts in narrow weights, where the router is. The gate is the experts' own. Between the products numbers are in f32.
-    ///
-    /// # Errors
-    /// Experts of other sizes than `cfg` has, and a device without room.
-    pub fn from_narrow(router: Tensor, experts: &QuantExperts, cfg: &MoeCfg) -> Result<Self> {
-        let &MoeCfg { hidden_size: hidden, num_experts: count, moe_intermediate_size: inner, .. } = cfg;
-        check_shape("router", router.dims(), &[count, hidden])?;
-        if experts.sizes() != [count, hidden, inner] {
-            bail!(
-                "FusedMoe: the experts have {:?}; expected {:?} experts, hidden and inner numbers",
-                experts.sizes(),
-                [count, hidden, inner]
-            );
-        }
-        let experts = experts.to_device(router.device())?;
-        Self::of(router, Experts::Narrow(experts), cfg)
-    }
-
     /// The same layer with a bias of the router (gpt-oss), of as many numbers as there are experts, in any float type.
     ///
     /// # Errors
@@ -257,6 +137,57 @@ impl FusedMoe {
         check_shape("router's bias", bias.dims(), &self.router.dims()[..1])?;
         let bias = bias.to_device(self.router.device())?.to_dtype(DType::F32)?.contiguous()?;
         Ok(Self { router_bias: Some(bias), ..self })
+    }
+
+    /// The same layer as a part of one whose experts are spread over the ranks of a group: `router`, (experts of all ranks, hidden), chooses among all of them, and
+    /// this layer has those from `first` on. The results of all ranks add up to the whole layer's
+    /// ([`Group::all_reduce`](crate::nn::parallel::Group::all_reduce)): another rank's experts add nothing here, and weights are those of the whole choice.
+    /// The router's bias comes afterwards, for all experts.
+    ///
+    /// ```
+    /// use candle::{Device, Tensor};
+    /// use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
+    ///
+    /// let of_rank = MoeCfg {
+    ///     hidden_size: 16,
+    ///     num_experts: 2, // of four
+    ///     num_experts_per_tok: 3,
+    ///     moe_intermediate_size: 8,
+    ///     norm_topk_prob: true,
+    ///     act: candle_nn::Activation::Silu,
+    ///     decoder_sparse_step: None,
+    /// };
+    /// let random = |shape: &[usize]| Tensor::randn(0f32, 1f32, shape, &Device::Cpu);
+    /// let (router, gate_up, down) = (random(&[4, 16])?, random(&[4, 16, 16])?, random(&[4, 16, 8])?);
+    /// let part = |first: usize| {
+    ///     let own = |weights: &Tensor| weights.narrow(0, first, 2);
+    ///     FusedMoe::from_weights(own(&router)?, own(&gate_up)?, own(&down)?, &of_rank)?.among(router.clone(), first)
+    /// };
+    /// let x = random(&[1, 5, 16])?;
+    /// let sum = (part(0)?.forward(&x, true)? + part(2)?.forward(&x, true)?)?;
+    /// let whole = MoeCfg { num_experts: 4, ..of_rank.clone() };
+    /// let whole = FusedMoe::from_weights(router.clone(), gate_up.clone(), down.clone(), &whole)?.forward(&x, true)?;
+    /// assert!((sum - whole)?.abs()?.max_all()?.to_scalar::<f32>()? < 1e-3);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A router of another width, type or place than the layer's, one without the layer's experts, and a layer with a router's bias.
+    pub fn among(self, router: Tensor, first: usize) -> Result<Self> {
+        let [(candidates, hidden), (_, expected)] = [router.dims2()?, self.router.dims2()?];
+        let [experts, ..] = self.experts.sizes()?;
+        if hidden != expected || candidates < first + experts {
+            bail!(
+                "FusedMoe: the router of all experts is {:?}, and the layer has {experts} of them, from {first} on; expected {:?} and more",
+                router.dims(),
+                [first + experts, expected]
+            );
+        }
+        if self.router_bias.is_some() {
+            bail!("FusedMoe: the layer has a router's bias; expected `with_router_bias` after `among`, with the numbers of all {candidates} experts");
+        }
+        BLOCK.same("the router of all experts", &router, &self.router)?;
+        Ok(Self { router, first, ..self })
     }
 
     fn of(router: Tensor, experts: Experts, cfg: &MoeCfg) -> Result<Self> {
@@ -268,7 +199,7 @@ impl FusedMoe {
             other => bail!("FusedMoe: no gate has the activation {other:?}; use nn::moe::moe_gemm and apply the gate to its result"),
         };
         let (top_k, normalise) = (cfg.num_experts_per_tok, cfg.norm_topk_prob);
-        Ok(Self { router, router_bias: None, experts, activation, top_k, normalise })
+        Ok(Self { router, router_bias: None, experts, first: 0, activation, top_k, normalise })
     }
 
     /// The layer's result for `xs`, (batch, tokens, hidden), of the same shape. `is_prefill` changes nothing.
@@ -360,8 +291,13 @@ impl FusedMoe {
     pub fn workspace(&self, tokens: usize) -> Result<Workspace> {
         let (sizes, dtype) = (self.sizes()?, self.router.dtype());
         #[cfg(feature = "experts")]
+        let [candidates, of_experts @ ..] = sizes;
+        #[cfg(feature = "experts")]
         let memory = match self.router.device() {
-            device @ Device::Cuda(_) => Some(Memory::new(tokens, sizes, self.experts.types_between(dtype)?, device)?),
+            device @ Device::Cuda(_) => {
+                let types = self.experts.types_between(dtype)?;
+                Some(Memory::new(tokens, candidates, of_experts, types, device)?)
+            }
             _ => None,
         };
         Ok(Workspace {
@@ -374,10 +310,10 @@ impl FusedMoe {
         })
     }
 
-    /// Experts, hidden, inner, experts of a token.
-    fn sizes(&self) -> Result<[usize; 4]> {
+    /// Candidates, experts, hidden, inner, experts of a token.
+    fn sizes(&self) -> Result<[usize; 5]> {
         let [experts, hidden, inner] = self.experts.sizes()?;
-        Ok([experts, hidden, inner, self.top_k])
+        Ok([self.router.dim(0)?, experts, hidden, inner, self.top_k])
     }
 
     fn write(&self, tokens: &Tensor, residual: Option<&Tensor>, workspace: &Workspace, out: &Tensor) -> Result<()> {
@@ -413,7 +349,7 @@ impl FusedMoe {
                 Some(memory) => {
                     let memory = memory.of_first(count)?;
                     self.router_gemm().forward_into(tokens, &self.router.t()?, &memory.logits)?;
-                    memory.route(device, self.normalise)?;
+                    memory.route(device, self.first, self.normalise)?;
                     self.experts.write(tokens, &memory.routing, self.activation, &memory.between)?;
                     memory.routing.sum_into(&memory.between.results, residual, out)
                 }
@@ -433,7 +369,8 @@ impl FusedMoe {
 
     fn route(&self, tokens: &Tensor) -> Result<Routing> {
         let logits = self.router_gemm().forward(tokens, &self.router.t()?)?;
-        Routing::by_logits(&logits, self.top_k, self.normalise)
+        let [experts, ..] = self.experts.sizes()?;
+        Routing::by_logits_among(&logits, self.first..self.first + experts, self.top_k, self.normalise)
     }
 
     /// The result for tokens, (tokens, hidden), whose experts are chosen already. A pair whose expert does not exist ([`Routing::new`]) adds nothing, whatever
@@ -485,8 +422,8 @@ fn check_shape(what: &str, dims: &[usize], expected: &[usize]) -> Result<()> {
 #[derive(Debug, Clone)]
 pub struct Workspace {
     tokens: usize,
-    /// Experts, hidden, inner, experts of a token.
-    sizes: [usize; 4],
+    /// Candidates, experts, hidden, inner, experts of a token.
+    sizes: [usize; 5],
     dtype: DType,
     device: Device,
     #[cfg(feature = "experts")]

@@ -1,14 +1,14 @@
 //! Memory between the kernels of a layer of experts on a GPU.
 
 use super::between::{Between, TypesBetween};
-use crate::candle::cuda::grouped;
+use crate::candle::cuda::grouped::{self, Logits};
 use crate::candle::routing::Routing;
 use crate::candle::tensors::unwritten;
 use ::candle::{CudaDevice, DType, Device, Result, Tensor};
 
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
-    /// (tokens, experts) in f32
+    /// (tokens, experts of all ranks) in f32
     pub logits: Tensor,
     pub routing: Routing,
     counts: Tensor,
@@ -17,11 +17,17 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub fn new(tokens: usize, sizes: [usize; 4], types: TypesBetween, device: &Device) -> Result<Self> {
-        let [experts, hidden, inner, top_k] = sizes;
+    /// For a layer with `experts` of `candidates`.
+    pub fn new(
+        tokens: usize,
+        candidates: usize,
+        [experts, hidden, inner, top_k]: [usize; 4],
+        types: TypesBetween,
+        device: &Device,
+    ) -> Result<Self> {
         let (routing, counts) = Routing::unwritten([tokens, experts, top_k], device)?;
         Ok(Self {
-            logits: unwritten(&[tokens, experts], DType::F32, device)?,
+            logits: unwritten(&[tokens, candidates], DType::F32, device)?,
             routing,
             counts,
             between: Between::new(tokens * top_k, [hidden, inner], types, device)?,
@@ -39,8 +45,10 @@ impl Memory {
         })
     }
 
-    pub fn route(&self, device: &CudaDevice, normalise: bool) -> Result<()> {
-        let (_, experts) = self.logits.dims2()?;
-        grouped::route_into(device, Some(&self.logits), experts, normalise, &self.routing.to(&self.counts))
+    /// Chooses by the logits, of which `first` is expert 0 of the layer.
+    pub fn route(&self, device: &CudaDevice, first: usize, normalise: bool) -> Result<()> {
+        let (experts, by) =
+            (self.routing.first_row().elem_count() - 1, Logits { logits: &self.logits, first, normalise });
+        grouped::route_into(device, Some(by), experts, &self.routing.to(&self.counts))
     }
 }
