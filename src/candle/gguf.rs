@@ -81,6 +81,11 @@ impl Tensors {
         self.places.get(name).map(|place| &place.info.shape)
     }
 
+    /// The numbers of a row that are one block of a tensor, of which a part of the columns is a multiple; `None`: the file has no such tensor.
+    pub fn block(&self, name: &str) -> Option<usize> {
+        self.places.get(name).map(|place| place.block()[0])
+    }
+
     /// The names of all tensors, in no order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.places.keys().map(String::as_str)
@@ -149,10 +154,15 @@ impl Place {
         self.format.or(format_of(theirs)).map_or(format!("{theirs:?}"), |format| format.to_string())
     }
 
+    /// The numbers of a block, and its bytes.
+    fn block(&self) -> [usize; 2] {
+        self.format.map_or(Stored::Candle(self.info.ggml_dtype), Stored::Bytes).block()
+    }
+
     /// Where a range of a dimension lies.
     fn runs(&self, name: &str, dim: usize, part: &Range<usize>) -> Result<Runs> {
         let dims = self.info.shape.dims();
-        let [elements, bytes] = self.format.map_or(Stored::Candle(self.info.ggml_dtype), Stored::Bytes).block();
+        let [elements, bytes] = self.block();
         if part.start > part.end || part.end > dims[dim] {
             bail!("GGUF: {part:?} of dimension {dim} of the tensor {name}, which has the shape {dims:?}");
         }

@@ -87,6 +87,8 @@ fn parts_are_those_of_the_whole() {
             }
             shape[dimension] /= count;
             let is_read = shape[dimension].is_multiple_of(whole[dimension]);
+            let cuts = config.cuts([n, k], shape, &vb.pp(path)).unwrap();
+            assert_eq!(cuts, !is_read, "{file}, {path}: {shape:?} of {:?}", [n, k]);
             for (rank, group) in ranks(count).iter().enumerate() {
                 let what = format!("{file}, {path}: {shape:?} of {:?} on rank {rank} of {count}", [n, k]);
                 let vb = Checkpoint::from(file_of(file)).of_rank(group).var_builder(DType::BF16, &Device::Cpu);

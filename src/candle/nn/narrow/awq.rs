@@ -8,7 +8,7 @@ use super::weight::QuantWeight;
 use ::candle::{bail, Result};
 
 /// Codes of a word.
-const CODES: usize = 8;
+pub(super) const CODES: usize = 8;
 /// The nibble of a word that has the code of column n, by n % 8.
 const NIBBLES: [usize; CODES] = [0, 4, 1, 5, 2, 6, 3, 7];
 

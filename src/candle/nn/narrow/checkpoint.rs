@@ -46,7 +46,8 @@ impl From<BufferedSafetensors> for Checkpoint {
 impl Checkpoint {
     /// The files for a rank of a group. A tensor that is asked for in a shape which is the file's but for one dimension, there as many times as long as the group has
     /// ranks, is the rank's part of it: no rank reads the others' parts. A tensor in the file's own shape is whole on every rank, but for matrices of weights: they are
-    /// whole in modules that are called `gate` or `router`, and elsewhere an error, as they would count once for each rank.
+    /// whole in modules that are called `gate` or `router` and in those of one expert (`experts.3.up_proj`), and elsewhere an error, as they would count once for each
+    /// rank.
     ///
     /// Layers with narrow weights take parts of whole groups, blocks and words, of checkpoints whose columns lie in order; others are errors.
     ///
@@ -122,12 +123,14 @@ impl Checkpoint {
     }
 }
 
-/// Whether each rank has a part of a tensor: of all matrices of weights but those of routers.
+/// Whether each rank has a part of a tensor: of all matrices of weights but those of routers, and those of one expert, which may be another rank's.
 fn is_split(name: &str, dims: &[usize]) -> bool {
     let (module, tensor) = name.rsplit_once('.').unwrap_or(("", name));
     let is_router = ["gate", "router"].contains(&module.rsplit('.').next().unwrap_or(module));
+    let parts: Vec<&str> = module.split('.').collect();
+    let is_of_expert = parts.windows(2).any(|of| of[0] == "experts" && of[1].parse::<usize>().is_ok());
     let has_weights = ["weight", "qweight", "weight_packed"].contains(&tensor) || tensor.ends_with("_blocks");
-    dims.len() > 1 && has_weights && !is_router
+    dims.len() > 1 && has_weights && !is_router && !is_of_expert
 }
 
 /// The one dimension in which `dims` are as many times as long as `shape` as there are ranks, where all others are the same.

@@ -76,7 +76,7 @@ fn has_part(all: &[i64], part: [usize; 2]) -> bool {
 }
 
 /// The order of columns; the library writes -1 everywhere where there is none.
-fn group_order(groups: &Array<i64>, k: usize, group: usize) -> Result<Option<Vec<u32>>> {
+pub(super) fn group_order(groups: &Array<i64>, k: usize, group: usize) -> Result<Option<Vec<u32>>> {
     match groups.values.iter().all(|group| *group == -1) {
         true => Ok(None),
         false => order(groups, k, group),

@@ -26,6 +26,7 @@ use ::candle::CudaDevice;
 use ::candle::{bail, DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use rayon::prelude::*;
+use std::ops::Range;
 
 const BLOCK: Block = Block("QuantExperts");
 
@@ -127,7 +128,8 @@ impl QuantExperts {
     }
 
     /// The experts of gpt-oss in MXFP4: `gate_up_proj_blocks`, (experts, 2 inner, hidden / 32, 16), `gate_up_proj_scales`, `gate_up_proj_bias`, and the same of
-    /// `down_proj`. Gates and the numbers that they multiply lie in turns. `vb` is at the path of the experts.
+    /// `down_proj`. Gates and the numbers that they multiply lie in turns. `vb` is at the path of the experts. A rank of a group gets its part by the sizes that it
+    /// asks for: of experts, or of inner numbers ([`Checkpoint::of_rank`](super::Checkpoint::of_rank)).
     ///
     /// # Errors
     /// Missing tensors, and tensors of other shapes and types.
@@ -151,8 +153,23 @@ impl QuantExperts {
     /// # Errors
     /// Missing tensors, tensors of other shapes and types, experts whose weights are not narrow, and experts of different formats.
     pub fn load(sizes: [usize; 3], gate: GateFunction, config: &QuantizationConfig, vb: VarBuilder) -> Result<Self> {
-        let activations = config.scheme(&vb.pp("0.gate_proj").prefix()).activations();
-        let experts = Self::of_modules(sizes, gate, &vb, |vb, shape| {
+        let [experts, hidden, inner] = sizes;
+        Self::load_range(0..experts, [hidden, inner], gate, config, vb)
+    }
+
+    /// A range of such experts, of so many hidden and inner numbers, as a rank of a group has some of them: it reads no others.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn load_range(
+        experts: Range<usize>,
+        sizes: [usize; 2],
+        gate: GateFunction,
+        config: &QuantizationConfig,
+        vb: VarBuilder,
+    ) -> Result<Self> {
+        let activations = config.scheme(&vb.pp(experts.start).pp("gate_proj").prefix()).activations();
+        let experts = Self::of_modules(experts, sizes, gate, &vb, |vb, shape| {
             match read(&Module::new(&vb), shape, &shape[..1], config.scheme(&vb.prefix()))? {
                 Some(weight) => Ok(weight),
                 None => bail!("{}: the weights are not narrow; FusedMoe has such experts", vb.prefix()),
@@ -163,21 +180,23 @@ impl QuantExperts {
 
     /// Experts that are modules of their own, whose weights of (n, k) `read` gets from a builder at their path.
     fn of_modules(
-        [experts, hidden, inner]: [usize; 3],
+        experts: Range<usize>,
+        [hidden, inner]: [usize; 2],
         gate: GateFunction,
         vb: &VarBuilder,
         read: impl Fn(VarBuilder, [usize; 2]) -> Result<QuantWeight>,
     ) -> Result<Self> {
         let weight = |expert: usize, name: &str, shape: [usize; 2]| read(vb.pp(expert).pp(name), shape);
-        let (mut gate_up, mut down) = (Vec::with_capacity(2 * experts), Vec::with_capacity(experts));
-        for expert in 0..experts {
+        let count = experts.len();
+        let (mut gate_up, mut down) = (Vec::with_capacity(2 * count), Vec::with_capacity(count));
+        for expert in experts {
             for name in ["gate_proj", "up_proj"] {
                 gate_up.push(weight(expert, name, [inner, hidden])?);
             }
             down.push(weight(expert, "down_proj", [hidden, inner])?);
         }
         let weights = [QuantWeight::stack(&gate_up)?, QuantWeight::stack(&down)?];
-        Self::new([experts, hidden, inner], weights, [None, None], Gate::Halves, ExpertGate::Function(gate))
+        Self::new([count, hidden, inner], weights, [None, None], Gate::Halves, ExpertGate::Function(gate))
     }
 
     /// Experts that are modules of their own, as [`load`](Self::load) has them, stored in 16 or 32 bits and rounded to the nearest in fewer.
@@ -185,7 +204,22 @@ impl QuantExperts {
     /// # Errors
     /// Missing tensors, tensors of other shapes, and those of [`QuantWeight::quantize`].
     pub fn rounded(sizes: [usize; 3], gate: GateFunction, to: Quantizer, vb: VarBuilder) -> Result<Self> {
-        Self::of_modules(sizes, gate, &vb, |vb, [n, k]| {
+        let [experts, hidden, inner] = sizes;
+        Self::rounded_range(0..experts, [hidden, inner], gate, to, vb)
+    }
+
+    /// A range of such experts, of so many hidden and inner numbers, as a rank of a group has some of them: it reads no others.
+    ///
+    /// # Errors
+    /// As for [`rounded`](Self::rounded).
+    pub fn rounded_range(
+        experts: Range<usize>,
+        sizes: [usize; 2],
+        gate: GateFunction,
+        to: Quantizer,
+        vb: VarBuilder,
+    ) -> Result<Self> {
+        Self::of_modules(experts, sizes, gate, &vb, |vb, [n, k]| {
             QuantWeight::quantize(&vb.set_device(Device::Cpu).get((n, k), "weight")?, to)
         })?
         .to_device(vb.device())

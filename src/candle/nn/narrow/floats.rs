@@ -8,9 +8,9 @@ use super::weight::QuantWeight;
 use ::candle::{bail, Result};
 
 /// Numbers of MXFP4 that share a power of two.
-const MX_GROUP: usize = 32;
+pub(super) const MX_GROUP: usize = 32;
 /// Numbers of NVFP4 that share a factor.
-const NV_GROUP: usize = 16;
+pub(super) const NV_GROUP: usize = 16;
 /// The block of checkpoints whose config does not say it.
 const BLOCK: [usize; 2] = [128, 128];
 
@@ -20,6 +20,14 @@ pub(super) fn read_fp8(of: &Module, [n, k]: [usize; 2], parts: &[usize], scheme:
     let name = if of.has("weight_scale_inv") { "weight_scale_inv" } else { "weight_scale" };
     let weight = of.shaped(&[n, k]).fp8("weight")?.values;
     fp8(&weight, [n, k], &fp8_factors(of, name, [n, k], parts, scheme.granularity)?, parts, scheme.granularity)
+}
+
+/// The rows and columns that share a factor of weights with `n` rows; none of factors of rows or of the whole.
+pub(super) fn factors_of_blocks(of: &Module, n: usize, granularity: Option<Granularity>) -> Result<Option<[usize; 2]>> {
+    let name = if of.has("weight_scale_inv") { "weight_scale_inv" } else { "weight_scale" };
+    let factors = of.floats(name)?;
+    let is_of_rows = factors.values.len() == 1 || factors.dims.len() != 2 || factors.dims == [n, 1];
+    Ok(block(granularity).filter(|_| !is_of_rows))
 }
 
 /// The factors of (n, k) weights. On a rank all are read, which are few: their shape says whose they are.

@@ -19,6 +19,7 @@
 
 mod awq;
 mod bits;
+mod blocks;
 mod checkpoint;
 mod codes;
 mod compressed;
