@@ -1,8 +1,9 @@
 //! The decoder.
 
 use crate::body::{Body, CHUNK};
-use crate::config::Config;
-use crate::weights::{Dense, Gguf, Head, Source};
+use crate::config::{Config, Rank};
+use crate::split::Split;
+use crate::weights::{cuts_experts, cuts_experts_of_file, Dense, Gguf, Head, Source};
 use candle::quantized::gguf_file::Content;
 use candle::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -34,8 +35,8 @@ impl Decoder {
         Self::load_rank(config, &Group::one(), vb)
     }
 
-    /// A rank's part of a decoder that a group computes: of heads, inner numbers and the vocabulary. `vb` gives parts of tensors, as that of
-    /// [`Checkpoint::of_rank`](candle_tilegemm::nn::narrow::Checkpoint::of_rank) does.
+    /// A rank's part of a decoder that a group computes: of heads, inner numbers or experts, and the vocabulary. `vb` gives parts of tensors, as that of
+    /// [`Checkpoint::of_rank`](candle_tilegemm::nn::narrow::Checkpoint::of_rank) does. `split` is the rank's `&Group`, or a [`Split`] that says how experts are split.
     ///
     /// All ranks make the same calls in the same order, and choose the same tokens.
     ///
@@ -45,8 +46,8 @@ impl Decoder {
     /// # Errors
     /// As for [`load`](Self::load); sizes that the ranks do not divide, with the numbers of ranks that do; stored weights in few bits whose groups, blocks or words a
     /// rank's part cuts in two, or whose columns are in act order.
-    pub fn load_rank(config: &Config, group: &Group, vb: VarBuilder) -> Result<Self> {
-        Self::load_rank_with(config, group, vb, |_, _| ())
+    pub fn load_rank(config: &Config, split: impl Into<Split>, vb: VarBuilder) -> Result<Self> {
+        Self::load_rank_with(config, split, vb, |_, _| ())
     }
 
     /// The same as [`load_rank`](Self::load_rank), for programs that show progress: calls `loaded` with the number of layers that are loaded and the number of all.
@@ -73,15 +74,15 @@ impl Decoder {
     /// As for [`load_rank`](Self::load_rank).
     pub fn load_rank_with(
         config: &Config,
-        group: &Group,
+        split: impl Into<Split>,
         vb: VarBuilder,
         mut loaded: impl FnMut(usize, usize),
     ) -> Result<Self> {
-        let of_rank = config.of_rank(group)?;
-        let decoder = Self::from_source(&mut Dense::new(&of_rank, group, vb), &mut loaded);
-        decoder.map_err(|error| match group.size() {
+        let rank = Rank::new(config, split.into(), |part| cuts_experts(config, part, &vb))?;
+        let decoder = Self::from_source(&mut Dense::new(&rank, vb), &mut loaded);
+        decoder.map_err(|error| match rank.group.size() {
             1 => error,
-            size => error.context(format!("rank {} of {size}", group.rank())),
+            size => error.context(format!("rank {} of {size}", rank.group.rank())),
         })
     }
 
@@ -116,15 +117,15 @@ impl Decoder {
     ///
     /// # Errors
     /// As for [`from_gguf_file`](Self::from_gguf_file); sizes that the ranks do not divide, with the numbers of ranks that do; a part of a row of `token_embd`,
-    /// `attn_output` or `ffn_down` that is not whole blocks.
+    /// `attn_output` or `ffn_down` that is not whole blocks, and of `ffn_down_exps` where the ranks do not divide the experts either.
     pub fn from_gguf_rank<R: Read + Seek>(
         file: &GgufFile,
-        group: &Group,
+        split: impl Into<Split>,
         reader: &mut R,
         dtype: DType,
         device: &Device,
     ) -> Result<Self> {
-        Self::from_gguf_rank_with(file, group, reader, dtype, device, |_, _| ())
+        Self::from_gguf_rank_with(file, split, reader, dtype, device, |_, _| ())
     }
 
     /// The same as [`from_gguf_rank`](Self::from_gguf_rank), and calls `loaded` as [`load_rank_with`](Self::load_rank_with) does.
@@ -133,15 +134,15 @@ impl Decoder {
     /// As for [`from_gguf_rank`](Self::from_gguf_rank).
     pub fn from_gguf_rank_with<R: Read + Seek>(
         file: &GgufFile,
-        group: &Group,
+        split: impl Into<Split>,
         reader: &mut R,
         dtype: DType,
         device: &Device,
         mut loaded: impl FnMut(usize, usize),
     ) -> Result<Self> {
-        let config = Config::from_gguf_file(file)?.of_rank(group)?;
-        let source = &mut Gguf { config: &config, group, tensors: &file.tensors, reader, dtype, device };
-        Self::from_source(source, &mut loaded)
+        let (config, tensors) = (Config::from_gguf_file(file)?, &file.tensors);
+        let rank = &Rank::new(&config, split.into(), |part| Ok(cuts_experts_of_file(&config, part, tensors)))?;
+        Self::from_source(&mut Gguf::new(rank, tensors, reader, (dtype, device)), &mut loaded)
     }
 
     /// The same from what candle reads of a file, whose tensors are all in candle's formats; what is not in blocks is in bf16, and in f32 on the CPU.
@@ -173,9 +174,8 @@ impl Decoder {
         dtype: DType,
         device: &Device,
     ) -> Result<Self> {
-        let config = Config::from_gguf(content)?;
-        let (group, tensors) = (&Group::one(), &Tensors::from(content));
-        Self::from_source(&mut Gguf { config: &config, group, tensors, reader, dtype, device }, &mut |_, _| ())
+        let (rank, tensors) = (&Rank::whole(&Config::from_gguf(content)?), &Tensors::from(content));
+        Self::from_source(&mut Gguf::new(rank, tensors, reader, (dtype, device)), &mut |_, _| ())
     }
 
     fn from_source(source: &mut dyn Source, loaded: &mut dyn FnMut(usize, usize)) -> Result<Self> {
@@ -190,7 +190,7 @@ impl Decoder {
         self
     }
 
-    /// What the decoder is made of: on a rank of a group, its part of heads and inner numbers.
+    /// What the decoder is made of: on a rank of a group, its part of heads and inner numbers. Of experts that are split as a whole it has all.
     pub fn config(&self) -> &Config {
         &self.body.config
     }

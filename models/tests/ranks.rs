@@ -11,9 +11,9 @@ mod threads;
 use candle::{bail, DType, Result, Tensor};
 use candle_tilegemm::nn::narrow::Quantizer;
 use candle_tilegemm::nn::parallel::Group;
-use candle_tilegemm_models::{Cache, Config, Decoder, Quantization, Sampler};
+use candle_tilegemm_models::{Cache, Config, Decoder, ExpertSplit, Quantization, Sampler, Split};
 use common::narrow::file_of;
-use common::ranks::{self, builder, on_ranks};
+use common::ranks::{self, builder, has_whole_experts, logged, on_ranks};
 use common::{error, weights};
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,94 @@ fn qwen3_moe_with_dense_layers() -> Result<()> {
     let more = r#""rope_theta": 10000.0, "tie_word_embeddings": false, "sliding_window": null, "attention_bias": false,
         "decoder_sparse_step": 2, "moe_intermediate_size": 24, "num_experts_per_tok": 2, "num_experts": 5, "norm_topk_prob": true"#;
     agrees(&config("qwen3_moe", more)?, 5)
+}
+
+/// Eight experts of 26 inner numbers, which two ranks divide, and four do not.
+fn moe() -> Result<Config> {
+    let more = r#""rope_theta": 10000.0, "tie_word_embeddings": false, "sliding_window": null, "attention_bias": false,
+        "decoder_sparse_step": 2, "moe_intermediate_size": 26, "num_experts_per_tok": 3, "num_experts": 8, "norm_topk_prob": true"#;
+    config("qwen3_moe", more)
+}
+
+/// Weights of a token's experts are those of the whole choice, whether they add up to 1 or not.
+#[test]
+fn whole_experts() -> Result<()> {
+    for normalise in [true, false] {
+        let mut config = moe()?;
+        config.experts.as_mut().unwrap().normalise = normalise;
+        let file = file_of(&weights(&config, 9)?)?;
+        ranks::agrees_by_expert(&config, &[2, 4], ExpertSplit::Whole, |group| builder(&file, group))?;
+        let rounded = config.with_quantization(Quantization::Rounded(Quantizer::Mxfp4));
+        ranks::agrees_by_expert(&rounded, &[2], ExpertSplit::Whole, |group| builder(&file, group))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn experts_are_split_by_inner_numbers_where_that_is_possible() -> Result<()> {
+    let config = moe()?;
+    let file = file_of(&weights(&config, 10)?)?;
+    ranks::agrees_by_expert(&config, &[4], ExpertSplit::Auto, |group| builder(&file, group))?;
+    for (ranks, experts, expected) in [
+        (2, ExpertSplit::Auto, Ok(false)),
+        (2, ExpertSplit::Inner, Ok(false)),
+        (4, ExpertSplit::Inner, Err("moe_intermediate_size is 26, which 4 ranks do not divide; expected 1, 2 ranks")),
+    ] {
+        for of_rank in on_ranks(ranks, |group| {
+            let split = Split::from(group).with_experts(experts);
+            Ok(has_whole_experts(&Decoder::load_rank(&config, split, builder(&file, group)?)?, &config))
+        })? {
+            match expected {
+                Ok(expected) => assert_eq!(of_rank?, expected, "{ranks} ranks, {experts:?}"),
+                Err(expected) => assert!(error(of_rank).contains(expected), "{ranks} ranks, {experts:?}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn experts_that_ranks_do_not_divide_are_errors() -> Result<()> {
+    let mut config = moe()?;
+    config.experts.as_mut().unwrap().count = 6;
+    let file = file_of(&weights(&config, 11)?)?;
+    for of_rank in on_ranks(4, |group| {
+        let split = Split::from(group).with_experts(ExpertSplit::Whole);
+        Decoder::load_rank(&config, split, builder(&file, group)?).map(drop)
+    })? {
+        let text = error(of_rank);
+        assert!(text.contains("num_experts is 6, which 4 ranks do not divide; expected 1, 2 ranks"), "{text}");
+    }
+    Ok(())
+}
+
+/// Of tensors of experts those of the rank alone, and of all others but norms and routers a part.
+#[test]
+fn a_rank_reads_its_experts() -> Result<()> {
+    let config = moe()?;
+    let weights = weights(&config, 12)?;
+    let all: usize = weights.values().map(|tensor| 4 * tensor.elem_count()).sum();
+    let whole = |name: &str| name.ends_with("norm.weight") || name.ends_with("mlp.gate.weight");
+    let of_all: usize = weights.iter().filter(|(name, _)| whole(name)).map(|(_, tensor)| 4 * tensor.elem_count()).sum();
+    let file = file_of(&weights)?;
+    for (rank, read) in on_ranks(4, |group| {
+        let (vb, log) = logged(&file, group)?;
+        Decoder::load_rank(&config, Split::from(group).with_experts(ExpertSplit::Whole), vb)?;
+        let read = log.lock().unwrap().clone();
+        Ok(read)
+    })?
+    .into_iter()
+    .enumerate()
+    {
+        let read = read?;
+        for (name, _) in &read {
+            let expert = name.split_once("experts.").and_then(|(_, rest)| rest.split('.').next()?.parse().ok());
+            assert!(expert.is_none_or(|expert: usize| expert / 2 == rank), "rank {rank}: {name}");
+        }
+        let bytes: usize = read.iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(bytes, (all - of_all) / 4 + of_all, "rank {rank}");
+    }
+    Ok(())
 }
 
 /// Blocks of 32 numbers lie within a rank: the weights are rounded to the same numbers as on one card.

@@ -5,10 +5,10 @@ mod common;
 use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::gguf::GgufFile;
 use candle_tilegemm::nn::parallel::Group;
-use candle_tilegemm_models::{Cache, Config, Decoder};
+use candle_tilegemm_models::{Cache, Config, Decoder, ExpertSplit, Experts, Split};
 use common::gguf::files::Counting;
 use common::gguf::{config, file, file_elsewhere, LLAMA3};
-use common::ranks::{agree, bits, on_ranks, run};
+use common::ranks::{agree, bits, has_whole_experts, on_ranks, run};
 use common::{difference, error, Random};
 use std::io::Cursor;
 
@@ -26,6 +26,29 @@ fn load(file: &[u8], group: &Group) -> Result<Decoder> {
     let mut reader = Cursor::new(file);
     let gguf = GgufFile::read(&mut reader)?;
     Decoder::from_gguf_rank(&gguf, group, &mut reader, DType::F32, &Device::Cpu)
+}
+
+fn load_whole_experts(file: &[u8], split: Split) -> Result<Decoder> {
+    let mut reader = Cursor::new(file);
+    let gguf = GgufFile::read(&mut reader)?;
+    let decoder = Decoder::from_gguf_rank(&gguf, split, &mut reader, DType::F32, &Device::Cpu)?;
+    assert!(has_whole_experts(&decoder, &Config::from_gguf_file(&gguf)?));
+    Ok(decoder)
+}
+
+/// Eight experts, of which 2 and 4 ranks have some, with 64 inner numbers, of which four ranks have half a block.
+fn moe() -> Result<Config> {
+    let config = sizes("qwen3moe", false)?;
+    let experts = config.experts.clone().map(|experts| Experts { count: 8, feed_forward: 64, ..experts });
+    Ok(Config { experts, ..config })
+}
+
+/// On two ranks with whole experts by choice, and on four as given.
+fn agrees_by_expert(file: &[u8], on_four: ExpertSplit) -> Result<()> {
+    let whole = on_ranks(1, |group| run(load(file, group)?))?.remove(0)?;
+    [(2, ExpertSplit::Whole), (4, on_four)].into_iter().try_for_each(|(ranks, experts)| {
+        agree(&whole, ranks, |group| load_whole_experts(file, Split::from(group).with_experts(experts)))
+    })
 }
 
 fn agrees(file: &[u8]) -> Result<()> {
@@ -72,7 +95,8 @@ fn ranks_agree_with_the_whole() -> Result<()> {
         agrees(bytes(&biased, "qwen2", mixed)?.get_ref())?;
         agrees(bytes(&sizes("qwen3moe", false)?, "qwen3moe", mixed)?.get_ref())?;
     }
-    Ok(())
+    agrees_by_expert(bytes(&moe()?, "qwen3moe", true)?.get_ref(), ExpertSplit::Auto)?;
+    agrees_by_expert(bytes(&moe()?, "qwen3moe", false)?.get_ref(), ExpertSplit::Whole)
 }
 
 /// candle's products of these take dequantised weights.
@@ -81,20 +105,25 @@ fn ranks_agree_in_formats_that_candle_does_not_have() -> Result<()> {
     for (arch, tied) in [("qwen2", false), ("qwen3", true), ("qwen3moe", false)] {
         agrees(file_elsewhere(&sizes(arch, tied)?, arch)?.0.get_ref())?;
     }
-    Ok(())
+    agrees_by_expert(file_elsewhere(&moe()?, "qwen3moe")?.0.get_ref(), ExpertSplit::Auto)
 }
 
 #[test]
 fn a_rank_reads_its_part() -> Result<()> {
-    for (arch, mixed) in [("llama", true), ("qwen3moe", false)] {
-        let config = sizes(arch, false)?;
+    let of_inner = ExpertSplit::Inner;
+    for (config, arch, mixed, experts) in [
+        (sizes("llama", false)?, "llama", true, of_inner),
+        (sizes("qwen3moe", false)?, "qwen3moe", false, of_inner),
+        (moe()?, "qwen3moe", true, ExpertSplit::Whole),
+    ] {
         let (bytes, _) = file(&config, arch, mixed, &[])?;
         let (file, all) = (bytes.get_ref(), bytes.get_ref().len());
         let given = on_ranks(4, |group| {
             let mut reader = Counting { reader: Cursor::new(file), given: 0 };
             let gguf = GgufFile::read(&mut reader)?;
             reader.given = 0;
-            Decoder::from_gguf_rank(&gguf, group, &mut reader, DType::F32, &Device::Cpu)?;
+            let split = Split::from(group).with_experts(experts);
+            Decoder::from_gguf_rank(&gguf, split, &mut reader, DType::F32, &Device::Cpu)?;
             Ok(reader.given)
         })?;
         // Norms and routers, in f32, are whole on each rank.

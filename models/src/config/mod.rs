@@ -5,6 +5,8 @@ mod gguf;
 mod json;
 mod ranks;
 
+pub(crate) use ranks::Rank;
+
 use candle::{bail, Result};
 use candle_nn::Activation;
 use candle_tilegemm::nn::attention::{RopeScaling, RopeStyle};

@@ -3,12 +3,11 @@
 use super::sequences::embed;
 use super::{Plain, Sequences};
 use crate::body::Body;
-use crate::config::{ExpertForm, Experts};
+use crate::config::{ExpertForm, Experts, Rank};
 use crate::decoder::Decoder;
 use crate::weights::Dense;
 use candle::{Module, Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
-use candle_tilegemm::nn::parallel::Group;
 use serde::Deserialize;
 
 /// A config.json.
@@ -92,7 +91,7 @@ impl Model {
     /// # Errors
     /// Missing weights, and weights of other shapes than the config has.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let body = Body::load(&mut Dense::new(&cfg.into(), &Group::one(), vb))?;
+        let body = Body::load(&mut Dense::new(&Rank::whole(&cfg.into()), vb))?;
         Ok(Self { body, sequences: Sequences::default() })
     }
 

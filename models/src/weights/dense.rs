@@ -1,8 +1,9 @@
 //! The weights of a folder of safetensors, by Hugging Face's names.
 
+use super::experts::of_rank;
 use super::source::{Norm, Source};
 use super::tokens::{Head, Table};
-use crate::config::{Config, ExpertForm, Quantization};
+use crate::config::{Config, ExpertForm, Experts, Quantization, Rank};
 use crate::feed_forward::FeedForward;
 use candle::{bail, DType, Device, Result, Tensor};
 use candle_nn::init::{Init, DEFAULT_KAIMING_NORMAL};
@@ -12,11 +13,16 @@ use candle_tilegemm::nn::narrow::{linear_quantized_parts, linear_rounded, Expert
 use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm::nn::{linear_quantized_no_bias, Embedding, GatedMlp, Linear, MergedLinear};
 use candle_tilegemm::nn::{QuantExperts, QuantLinear};
+use std::ops::Range;
+
+/// The numbers of columns of an MXFP4 block.
+const MXFP4_BLOCK: usize = 32;
 
 pub(crate) struct Dense<'a> {
     /// The rank's.
     config: &'a Config,
     group: &'a Group,
+    experts: Range<usize>,
     /// Of the names that start with `model.`.
     vb: VarBuilder<'a>,
     head: VarBuilder<'a>,
@@ -24,8 +30,9 @@ pub(crate) struct Dense<'a> {
 
 impl<'a> Dense<'a> {
     /// Of names that start with `model.` and `lm_head.`.
-    pub fn new(config: &'a Config, group: &'a Group, vb: VarBuilder<'a>) -> Self {
-        Self { config, group, vb: vb.pp("model"), head: vb.pp("lm_head") }
+    pub fn new(rank: &'a Rank, vb: VarBuilder<'a>) -> Self {
+        let (config, group, experts) = (&rank.config, &rank.group, rank.experts.clone());
+        Self { config, group, experts, vb: vb.pp("model"), head: vb.pp("lm_head") }
     }
 
     fn layer(&self, layer: usize) -> VarBuilder<'a> {
@@ -61,31 +68,39 @@ impl<'a> Dense<'a> {
 
     /// The experts of gpt-oss and their router, which both have biases.
     fn clamped_experts(&self, of: &MoeCfg, gate: ExpertGate, vb: VarBuilder) -> Result<FusedMoe> {
-        let &MoeCfg { hidden_size: hidden, num_experts: count, moe_intermediate_size: inner, .. } = of;
+        let &MoeCfg { hidden_size: hidden, moe_intermediate_size: inner, .. } = of;
         let of_experts = vb.pp("experts");
         match &self.config.quantization {
             Quantization::Stored(config) if config.scheme(&of_experts.prefix()) == Scheme::Mxfp4 => {}
             _ => bail!("{}: experts of this form are read in MXFP4 alone; expected a quantization_config that says mxfp4 of them", of_experts.prefix()),
         }
-        let experts = QuantExperts::gpt_oss([count, hidden, inner], of_experts)?.with_gate(gate);
-        let experts = if self.group.rank() == 0 { experts } else { experts.without_down_bias() }; // ranks are added up
-        let router = vb.pp("router").get_with_hints((count, hidden), "weight", DEFAULT_KAIMING_NORMAL)?;
-        let bias = vb.pp("router").get_with_hints(count, "bias", Init::Const(0.0))?;
-        FusedMoe::from_narrow(router, &experts, of)?.with_router_bias(&bias)
+        let experts = QuantExperts::gpt_oss([self.experts.len(), hidden, inner], of_experts)?.with_gate(gate);
+        // Ranks are added up: of an expert's parts one has the bias.
+        let has_bias = self.experts.len() < of.num_experts || self.group.rank() == 0;
+        let experts = if has_bias { experts } else { experts.without_down_bias() };
+        let bias = vb.pp("router").get_with_hints(of.num_experts, "bias", Init::Const(0.0))?;
+        self.routed(&experts, of, vb.pp("router"))?.with_router_bias(&bias)
+    }
+
+    /// The rank's experts behind the router of all.
+    fn routed(&self, experts: &QuantExperts, of: &MoeCfg, vb: VarBuilder) -> Result<FusedMoe> {
+        let router = vb.get_with_hints((of.num_experts, of.hidden_size), "weight", DEFAULT_KAIMING_NORMAL)?;
+        of_rank(&self.experts, router, of, |router, of| FusedMoe::from_narrow(router, experts, of))
     }
 
     fn experts(&self, of: &MoeCfg, vb: VarBuilder) -> Result<FusedMoe> {
         if let Some(ExpertForm::Clamped { alpha, limit }) = self.config.experts.as_ref().map(|experts| experts.form) {
             return self.clamped_experts(of, ExpertGate::Clamped { alpha, limit }, vb);
         }
-        let &MoeCfg { hidden_size: hidden, num_experts: count, moe_intermediate_size: inner, .. } = of;
-        let (sizes, gate, dtype) = ([count, hidden, inner], self.config.gate()?, vb.dtype());
+        let &MoeCfg { hidden_size: hidden, moe_intermediate_size: inner, .. } = of;
+        let (sizes, gate, dtype) = ([hidden, inner], self.config.gate()?, vb.dtype());
+        let own = self.experts.clone();
         let experts = match &self.config.quantization {
             Quantization::Stored(config) if config.is_narrow(&vb.pp("experts").pp(0).pp("gate_proj")) => {
-                QuantExperts::load(sizes, gate, config, vb.pp("experts"))?
+                QuantExperts::load_range(own, sizes, gate, config, vb.pp("experts"))?
             }
-            Quantization::Rounded(to) => QuantExperts::rounded(sizes, gate, *to, vb.pp("experts"))?,
-            _ => return FusedMoe::new(of, vb, dtype),
+            Quantization::Rounded(to) => QuantExperts::rounded_range(own, sizes, gate, *to, vb.pp("experts"))?,
+            _ => return FusedMoe::of_experts(of, own, vb, dtype),
         };
         let vb = vb.pp("gate");
         if let Quantization::Stored(config) = &self.config.quantization {
@@ -93,9 +108,32 @@ impl<'a> Dense<'a> {
                 bail!("{}: the router is in few bits, and a router is read in 16 or 32; expected it among the modules that quantization_config leaves as they are", vb.prefix());
             }
         }
-        let router = vb.get_with_hints((count, hidden), "weight", DEFAULT_KAIMING_NORMAL)?;
-        FusedMoe::from_narrow(router, &experts, of)
+        self.routed(&experts, of, vb)
     }
+}
+
+/// Whether a rank's part of so many of the experts' inner numbers cuts a block of their weights. `vb` is at the path of the decoder.
+pub(crate) fn cuts_experts(config: &Config, part: usize, vb: &VarBuilder) -> Result<bool> {
+    let (Some(Experts { form, layers, feed_forward: inner, .. }), Quantization::Stored(stored)) =
+        (&config.experts, &config.quantization)
+    else {
+        return Ok(false);
+    };
+    if let ExpertForm::Clamped { .. } = form {
+        return Ok(!part.is_multiple_of(MXFP4_BLOCK));
+    }
+    let (vb, hidden) = (vb.pp("model").pp("layers"), config.hidden);
+    for layer in (0..layers.len()).filter(|layer| layers[*layer]) {
+        let vb = vb.pp(layer).pp("mlp").pp("experts").pp(0);
+        let rows = |name: &str| stored.cuts([*inner, hidden], [part, hidden], &vb.pp(name));
+        if rows("gate_proj")?
+            || rows("up_proj")?
+            || stored.cuts([hidden, *inner], [hidden, part], &vb.pp("down_proj"))?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 impl Source for Dense<'_> {

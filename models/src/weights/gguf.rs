@@ -3,9 +3,10 @@
 //! The rows of q and k of a llama are permuted there, so that the numbers which a rotation turns together lie side by side. They stay as they are:
 //! `Config::rope_style` says which pairs the rotation takes.
 
+use super::experts::of_rank;
 use super::source::{Norm, Source};
 use super::tokens::{Head, Table};
-use crate::config::Config;
+use crate::config::{Config, Rank};
 use crate::feed_forward::FeedForward;
 use candle::{bail, DType, Device, Error, Result, Shape, Tensor};
 use candle_tilegemm::gguf::Tensors;
@@ -13,22 +14,26 @@ use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg};
 use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm::nn::{Embedding, GatedMlp, Linear, MergedLinear, QEmbedding, QLinear, QWeights};
 use std::io::{Read, Seek};
+use std::ops::Range;
 
 pub(crate) struct Gguf<'a, R> {
     /// The rank's.
-    pub config: &'a Config,
-    pub group: &'a Group,
-    pub tensors: &'a Tensors,
-    pub reader: &'a mut R,
+    config: &'a Config,
+    group: &'a Group,
+    experts: Range<usize>,
+    tensors: &'a Tensors,
+    reader: &'a mut R,
     /// The type of what is not in blocks.
-    pub dtype: DType,
-    pub device: &'a Device,
+    dtype: DType,
+    device: &'a Device,
 }
 
 /// What a rank of a group has of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Whole,
+    /// Experts.
+    Experts,
     /// Rows of a matrix, or of every expert.
     Rows,
     /// Columns, and numbers of a list.
@@ -40,12 +45,18 @@ fn is_dense(tensor: &QWeights) -> bool {
     tensor.format().is_none()
 }
 
-impl<R: Read + Seek> Gguf<'_, R> {
+impl<'a, R: Read + Seek> Gguf<'a, R> {
+    pub fn new(rank: &'a Rank, tensors: &'a Tensors, reader: &'a mut R, (dtype, device): (DType, &'a Device)) -> Self {
+        let (config, group, experts) = (&rank.config, &rank.group, rank.experts.clone());
+        Self { config, group, experts, tensors, reader, dtype, device }
+    }
+
     /// A rank's part of a tensor, which has this shape, on the CPU.
     fn tensor(&mut self, name: &str, part: Part, shape: impl Into<Shape>) -> Result<QWeights> {
         let mut expected = shape.into().into_dims();
         let split = match part {
             Part::Whole => None,
+            Part::Experts => Some(0),
             Part::Rows => Some(expected.len() - 2),
             Part::Columns => Some(expected.len() - 1),
         };
@@ -109,21 +120,40 @@ impl<R: Read + Seek> Gguf<'_, R> {
     }
 
     fn experts(&mut self, layer: usize, of: &MoeCfg) -> Result<FeedForward> {
-        let &MoeCfg { hidden_size: hidden, num_experts: count, moe_intermediate_size: inner, .. } = of;
-        let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        let router = self.tensor(&name("ffn_gate_inp"), Part::Whole, (count, hidden))?;
-        let router = self.dense(&router)?;
-        let gate = self.tensor(&name("ffn_gate_exps"), Part::Rows, (count, inner, hidden))?;
-        let up = self.tensor(&name("ffn_up_exps"), Part::Rows, (count, inner, hidden))?;
-        let down = self.tensor(&name("ffn_down_exps"), Part::Columns, (count, hidden, inner))?;
-        let experts = if [&gate, &up, &down].into_iter().any(is_dense) {
-            let gate_up = Tensor::cat(&[self.dense(&gate)?, self.dense(&up)?], 1)?;
-            FusedMoe::from_weights(router, gate_up, self.dense(&down)?, of)?
-        } else {
-            FusedMoe::from_qweights(router, [&gate, &up, &down], of)?
+        let &MoeCfg { hidden_size: hidden, moe_intermediate_size: inner, .. } = of;
+        let own = self.experts.clone();
+        let [rows, columns] = match own.len() < of.num_experts {
+            true => [Part::Experts; 2],
+            false => [Part::Rows, Part::Columns],
         };
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let router = self.tensor(&name("ffn_gate_inp"), Part::Whole, (of.num_experts, hidden))?;
+        let router = self.dense(&router)?;
+        let gate = self.tensor(&name("ffn_gate_exps"), rows, (own.len(), inner, hidden))?;
+        let up = self.tensor(&name("ffn_up_exps"), rows, (own.len(), inner, hidden))?;
+        let down = self.tensor(&down_of_experts(layer), columns, (own.len(), hidden, inner))?;
+        let experts = of_rank(&own, router, of, |router, of| {
+            if [&gate, &up, &down].into_iter().any(is_dense) {
+                let gate_up = Tensor::cat(&[self.dense(&gate)?, self.dense(&up)?], 1)?;
+                FusedMoe::from_weights(router, gate_up, self.dense(&down)?, of)
+            } else {
+                FusedMoe::from_qweights(router, [&gate, &up, &down], of)
+            }
+        })?;
         Ok(FeedForward::Experts(experts.detached()))
     }
+}
+
+/// The name of the last products of a layer's experts.
+fn down_of_experts(layer: usize) -> String {
+    format!("blk.{layer}.ffn_down_exps.weight")
+}
+
+/// Whether a rank's part of so many of the experts' inner numbers cuts a block of their weights.
+pub(crate) fn cuts_experts_of_file(config: &Config, part: usize, tensors: &Tensors) -> bool {
+    let layers = config.experts.iter().flat_map(|experts| (0..config.layers).filter(|layer| experts.layers[*layer]));
+    let mut blocks = layers.filter_map(|layer| tensors.block(&down_of_experts(layer)));
+    blocks.any(|block| !part.is_multiple_of(block))
 }
 
 impl<R: Read + Seek> Source for Gguf<'_, R> {

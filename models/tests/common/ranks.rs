@@ -2,12 +2,15 @@
 
 use super::{difference, Random, ROUNDING};
 use candle::safetensors::BufferedSafetensors;
+use candle::Shape;
 use candle::{DType, Device, Result, Tensor};
-use candle_nn::VarBuilder;
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
 use candle_tilegemm::nn::narrow::Checkpoint;
 use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm::nn::Sampling;
-use candle_tilegemm_models::{Cache, Config, Decoder, Sampler};
+use candle_tilegemm_models::{Cache, Config, Decoder, ExpertSplit, Sampler, Split};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// What a decoder says: logits, and the tokens of all sequences.
@@ -27,6 +30,45 @@ pub fn on_ranks<T: Send>(ranks: usize, work: impl Fn(&Group) -> Result<T> + Sync
 pub fn builder(file: &[u8], group: &Group) -> Result<VarBuilder<'static>> {
     let files = BufferedSafetensors::new(file.to_vec())?;
     Ok(Checkpoint::from(files).of_rank(group).var_builder(DType::F32, &Device::Cpu))
+}
+
+/// The names of tensors that were read, and their bytes.
+pub type Log = Arc<Mutex<Vec<(String, usize)>>>;
+
+/// A checkpoint that logs what it gives.
+struct Logged {
+    checkpoint: Checkpoint,
+    log: Log,
+}
+
+impl Logged {
+    fn note(&self, name: &str, tensor: Tensor) -> Result<Tensor> {
+        let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
+        self.log.lock().unwrap().push((name.to_string(), bytes));
+        Ok(tensor)
+    }
+}
+
+impl SimpleBackend for Logged {
+    fn get(&self, shape: Shape, name: &str, init: Init, dtype: DType, device: &Device) -> Result<Tensor> {
+        self.note(name, self.checkpoint.get(shape, name, init, dtype, device)?)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
+        self.note(name, self.checkpoint.get_unchecked(name, dtype, device)?)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.checkpoint.contains_tensor(name)
+    }
+}
+
+/// [`builder`], and what is read by it.
+pub fn logged(file: &[u8], group: &Group) -> Result<(VarBuilder<'static>, Log)> {
+    let checkpoint = Checkpoint::from(BufferedSafetensors::new(file.to_vec())?).of_rank(group);
+    let log = Log::default();
+    let backend = Box::new(Logged { checkpoint, log: log.clone() });
+    Ok((VarBuilder::from_backend(backend, DType::F32, Device::Cpu), log))
 }
 
 /// The logits of prompts of different lengths in chunks, steps of all sequences, and the logits of one more token of each.
@@ -75,6 +117,28 @@ pub fn agrees(
     let whole = run(Decoder::load(config, builder(&Group::one())?)?)?;
     let of_rank = |group: &Group| Decoder::load_rank(config, group, builder(group)?);
     counts.iter().try_for_each(|ranks| agree(&whole, *ranks, of_rank))
+}
+
+/// The same with experts split so, each of which a rank has as a whole.
+pub fn agrees_by_expert(
+    config: &Config,
+    counts: &[usize],
+    experts: ExpertSplit,
+    builder: impl Fn(&Group) -> Result<VarBuilder<'static>> + Sync,
+) -> Result<()> {
+    let whole = run(Decoder::load(config, builder(&Group::one())?)?)?;
+    let of_rank = |group: &Group| {
+        let decoder = Decoder::load_rank(config, Split::from(group).with_experts(experts), builder(group)?)?;
+        assert!(has_whole_experts(&decoder, config));
+        Ok(decoder)
+    };
+    counts.iter().try_for_each(|ranks| agree(&whole, *ranks, of_rank))
+}
+
+/// Whether a rank's experts have all inner numbers.
+pub fn has_whole_experts(of_rank: &Decoder, config: &Config) -> bool {
+    let inner = |config: &Config| config.experts.as_ref().map(|experts| experts.feed_forward);
+    inner(of_rank.config()) == inner(config)
 }
 
 pub fn bits(logits: &[Tensor]) -> Result<Vec<Vec<f32>>> {

@@ -9,7 +9,7 @@ use candle::{bail, DType, Device, Error, Result, Tensor};
 use candle_tilegemm::launch::device_count;
 use candle_tilegemm::nn::narrow::Checkpoint;
 use candle_tilegemm::nn::parallel::{Group, Id};
-use candle_tilegemm_models::{Config, Decoder, Sampler};
+use candle_tilegemm_models::{Config, Decoder, ExpertSplit, Sampler, Split};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -89,16 +89,16 @@ fn sums(_: &Device) -> Result<()> {
     Ok(())
 }
 
-fn load(config: &Config, file: Vec<u8>, group: &Group, device: &Device) -> Result<Decoder> {
-    let files = BufferedSafetensors::new(file)?;
-    Decoder::load_rank(config, group, Checkpoint::from(files).of_rank(group).var_builder(DType::BF16, device))
+fn load(config: &Config, file: Vec<u8>, group: &Group, experts: ExpertSplit, device: &Device) -> Result<Decoder> {
+    let vb = Checkpoint::from(BufferedSafetensors::new(file)?).of_rank(group).var_builder(DType::BF16, device);
+    Decoder::load_rank(config, Split::from(group).with_experts(experts), vb)
 }
 
 /// Prompts, steps and a last token of some sequences.
-fn run(ranks: usize, config: &Config, file: &[u8], sequences: usize) -> Result<Vec<Outcome>> {
+fn run(ranks: usize, config: &Config, experts: ExpertSplit, file: &[u8], sequences: usize) -> Result<Vec<Outcome>> {
     let (config, file) = (config.clone(), file.to_vec());
     on(ranks, move |group, device| {
-        let decoder = load(&config, file.clone(), group, device)?;
+        let decoder = load(&config, file.clone(), group, experts, device)?;
         let mut cache = prompted(&decoder, sequences, 64)?;
         steps::steps(&decoder, &mut cache, Sampler::greedy(), 8)?;
         expect_graphs(&cache, device, 1)?;
@@ -109,22 +109,28 @@ fn run(ranks: usize, config: &Config, file: &[u8], sequences: usize) -> Result<V
 fn families(_: &Device) -> Result<()> {
     let experts =
         r#", "num_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 128, "norm_topk_prob": true"#;
-    let families =
-        [("llama", ""), ("llama", r#", "tie_word_embeddings": true"#), ("qwen2", ""), ("qwen3_moe", experts)];
-    for (ranks, (family, more)) in counts()?.into_iter().flat_map(|ranks| families.map(|family| (ranks, family))) {
+    let families = [
+        ("llama", "", ExpertSplit::Auto),
+        ("llama", r#", "tie_word_embeddings": true"#, ExpertSplit::Auto),
+        ("qwen2", "", ExpertSplit::Auto),
+        ("qwen3_moe", experts, ExpertSplit::Inner),
+        ("qwen3_moe", experts, ExpertSplit::Whole),
+    ];
+    let cases = counts()?.into_iter().flat_map(|ranks| families.map(|family| (ranks, family)));
+    for (ranks, (family, more, split)) in cases {
         let config = Config { heads: 16, kv_heads: 8, ..steps::config(family, more)? };
         let rounded =
             |(name, weight): (String, Tensor)| Ok((name, weight.to_dtype(DType::BF16)?.to_dtype(DType::F32)?));
         let weights: HashMap<String, Tensor> = weights(&config, 17)?.into_iter().map(rounded).collect::<Result<_>>()?;
         let (truth, file) = (Decoder::load(&config, builder(&weights))?, file_of(&weights)?);
         for sequences in [1, 32] {
-            let name = format!("{family}, {sequences} sequences on {ranks} GPUs");
-            let all = run(ranks, &config, &file, sequences)?;
-            if all.iter().any(|of_rank| *of_rank != all[0]) || all != run(ranks, &config, &file, sequences)? {
+            let name = format!("{family} by {split:?}, {sequences} sequences on {ranks} GPUs");
+            let all = run(ranks, &config, split, &file, sequences)?;
+            if all.iter().any(|of_rank| *of_rank != all[0]) || all != run(ranks, &config, split, &file, sequences)? {
                 bail!("{name}: two ranks, or two runs, have other bits");
             }
             std::env::set_var("TILEGEMM_GRAPHS", "off");
-            let eager = run(ranks, &config, &file, sequences);
+            let eager = run(ranks, &config, split, &file, sequences);
             std::env::remove_var("TILEGEMM_GRAPHS");
             if eager? != all {
                 bail!("{name}: graphs change the result");
@@ -149,7 +155,9 @@ fn refused(_: &Device) -> Result<()> {
         let config = Config { heads, kv_heads: heads, ..steps::config("llama", "")? };
         let file = file_of(&weights(&config, 17)?)?;
         let of_ranks = on(ranks, move |group, device| {
-            Ok(load(&config, file.clone(), group, device).map(drop).map_err(|error| error.to_string()))
+            Ok(load(&config, file.clone(), group, ExpertSplit::Auto, device)
+                .map(drop)
+                .map_err(|error| error.to_string()))
         })?;
         let expected =
             format!("num_key_value_heads is {heads}, which {ranks} ranks do not divide; expected {legal} ranks");
@@ -226,7 +234,7 @@ fn at_work(rank: usize, ranks: usize, id: Id) -> Result<()> {
         aborts.abort();
     });
     let config = Config { heads: 16, kv_heads: 8, ..steps::config("llama", "")? };
-    let decoder = load(&config, file_of(&weights(&config, 17)?)?, &group, &device)?;
+    let decoder = load(&config, file_of(&weights(&config, 17)?)?, &group, ExpertSplit::Auto, &device)?;
     let mut cache = prompted(&decoder, 1, 64)?;
     let tokens = cache.tokens(0)?.len();
     for round in 0.. {
