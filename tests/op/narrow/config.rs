@@ -153,6 +153,53 @@ fn compressed_tensors() {
     refused(&sparse, &["sparsity_config", "sparse-24-bitmask"]);
 }
 
+/// Activations are rounded as the config says, or it is refused: to the weights' type, without zero points, by row or by 128 numbers.
+#[test]
+fn activations_of_compressed_tensors() {
+    let group = |format: &str, weights: &str, inputs: &str| {
+        of_compressed(&format!(
+            r#"{{"targets":["Linear"],"format":"{format}","weights":{{{weights}}},"input_activations":{{{inputs}}}}}"#
+        ))
+    };
+    let rows = r#""num_bits":8,"type":"int","symmetric":true,"strategy":"channel""#;
+    let int8 = |inputs: &str| group("int-quantized", rows, inputs);
+    let blocks = r#""num_bits":8,"type":"float","strategy":"block","block_structure":[128,128]"#;
+    let fp8 = |inputs: &str| group("float-quantized", blocks, inputs);
+    let token = r#""num_bits":8,"type":"int","symmetric":true,"strategy":"token","dynamic":true"#;
+    let by_128 = r#""num_bits":8,"type":"float","group_size":128,"dynamic":true"#;
+    let nulls =
+        r#","actorder":null,"block_structure":null,"group_size":null,"observer":"memoryless","observer_kwargs":{}"#;
+    let activations = |text: &str| scheme(text).activations();
+    assert_eq!(activations(&int8(&format!("{token}{nulls}"))), Activations::Dynamic);
+    assert_eq!(activations(&fp8(by_128)), Activations::Dynamic);
+    assert_eq!(activations(&fp8(&format!(r#"{by_128},"strategy":"group""#))), Activations::Dynamic);
+    // x stays as it comes: nothing rounds it otherwise than they say.
+    assert_eq!(activations(&int8(r#""num_bits":8,"symmetric":false"#)), Activations::Static);
+    assert_eq!(activations(&int8(r#""num_bits":4,"type":"int","strategy":"token","dynamic":true"#)), Activations::Wide);
+    let int4 = r#""num_bits":4,"group_size":128"#;
+    assert_eq!(activations(&group("pack-quantized", int4, by_128)), Activations::Dynamic);
+    let beside_int8 = |from: &str, to: &str| int8(&token.replace(from, to));
+    let beside_fp8 = |from: &str, to: &str| fp8(&by_128.replace(from, to));
+    for (text, names) in [
+        (beside_int8("\"symmetric\":true", "\"symmetric\":false"), ["symmetric is false", "expected true"]),
+        (beside_int8("\"int\"", "\"float\""), ["type is \"float\"", "expected int"]),
+        (beside_int8("\"int\"", "\"complex\""), ["type is \"complex\"", "int, float"]),
+        (beside_int8("\"token\"", "\"tensor\""), ["strategy is \"tensor\"", "expected token"]),
+        (beside_int8(",\"strategy\":\"token\"", ""), ["strategy is null", "expected token"]),
+        (beside_int8("\"token\"", "\"attn_head\""), ["strategy is \"attn_head\"", "token"]),
+        (beside_int8("\"num_bits\":8", "\"num_bits\":6"), ["num_bits is 6", "4 or 8"]),
+        (beside_int8("\"dynamic\":true", "\"dynamic\":\"often\""), ["dynamic is \"often\"", "true, false or local"]),
+        (int8(&format!(r#"{token},"spin":1"#)), ["unknown field spin", "1"]),
+        (int8(&format!(r#"{token},"actorder":"group""#)), ["actorder is \"group\"", "no such field"]),
+        (beside_fp8("\"float\"", "\"int\""), ["type is \"int\"", "expected float"]),
+        (beside_fp8("\"group_size\":128", "\"strategy\":\"token\""), ["strategy is \"token\"", "expected group"]),
+        (beside_fp8("128", "64"), ["group_size is 64", "expected 128"]),
+    ] {
+        refused(&text, &[&names[..], &["group_0, input_activations"]].concat());
+    }
+    refused(&int8(&token.replace("true,\"strategy", "false,\"strategy")), &["remove input_activations"]);
+}
+
 #[test]
 fn groups_of_compressed_tensors_go_from_paths_to_classes() {
     let group = |target: &str, bits: usize| {

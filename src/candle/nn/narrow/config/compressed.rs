@@ -75,7 +75,8 @@ fn scheme(group: &Fields, format: Option<&str>) -> Result<Scheme> {
     let kind = fields.among("type", &["int", "float"])?.unwrap_or("int");
     let symmetric = fields.flag("symmetric")?.unwrap_or(true);
     let granularity = granularity(&fields)?;
-    let activations = activations(group)?;
+    let rounds = (bits == 8 && symmetric).then_some((kind, granularity));
+    let activations = activations(group, rounds)?;
     let integers = |bits: usize| Integers { bits, granularity, symmetric, activations };
     let wrong_bits = |expected: &str| Err(fields.wrong("num_bits", &format!("{expected} in {format}")));
     Ok(match (format, kind, bits) {
@@ -122,14 +123,49 @@ fn granularity(fields: &Fields) -> Result<Granularity> {
     })
 }
 
-fn activations(group: &Fields) -> Result<Activations> {
+/// The activations beside weights. `rounds`: the kind and granularity of weights beside which kernels round x; beside others x stays as it comes.
+fn activations(group: &Fields, rounds: Option<(&str, Granularity)>) -> Result<Activations> {
     let Some(of_input) = group.get("input_activations") else { return Ok(Activations::Wide) };
     let name = format!("{}, input_activations", group.name);
     let fields = Fields::of(&name, of_input)?;
-    let is_dynamic = fields.get("dynamic").is_some_and(|dynamic| *dynamic != Value::Bool(false));
-    Ok(match fields.number("num_bits")? {
-        None | Some(8) if is_dynamic => Activations::Dynamic,
-        None | Some(8) => Activations::Static,
-        _ => Activations::Wide,
-    })
+    let unread = ["block_structure", "actorder"];
+    fields.known(
+        &[&["num_bits", "type", "symmetric", "strategy", "group_size", "dynamic"][..], &unread].concat(),
+        &["observer", "observer_kwargs", "scale_dtype", "zp_dtype"],
+    )?;
+    fields.absent(&unread)?;
+    let bits = fields.number("num_bits")?.unwrap_or(8);
+    if ![4, 8].contains(&bits) {
+        return Err(fields.wrong("num_bits", "4 or 8"));
+    }
+    let of_type = fields.among("type", &["int", "float"])?.unwrap_or("int");
+    let symmetric = fields.flag("symmetric")?.unwrap_or(true);
+    let size = fields.group("group_size")?;
+    let strategies = ["tensor", "token", "group", "tensor_group"];
+    let inferred = if size.is_some() { "group" } else { "tensor" };
+    let strategy = fields.among("strategy", &strategies)?.unwrap_or(inferred);
+    let is_dynamic = match fields.get("dynamic") {
+        None | Some(Value::Bool(false)) => false,
+        Some(Value::Bool(true)) => true,
+        Some(value) if value == "local" => true,
+        Some(_) => return Err(fields.wrong("dynamic", "true, false or local")),
+    };
+    let (kind, granularity) = match (bits, is_dynamic, rounds) {
+        (8, false, _) => return Ok(Activations::Static),
+        (8, true, Some(of_weights)) => of_weights,
+        (8, true, None) => return Ok(Activations::Dynamic),
+        _ => return Ok(Activations::Wide),
+    };
+    let wrong = |name: &str, expected: &str| {
+        let instead = "remove input_activations to leave x as it comes";
+        Err(fields.wrong(name, &format!("{expected}; {instead}")))
+    };
+    match granularity {
+        _ if of_type != kind => wrong("type", &format!("{kind}, as the weights")),
+        _ if !symmetric => wrong("symmetric", "true: no kernel has zero points of x"),
+        Granularity::Tensor | Granularity::Channel if strategy != "token" => wrong("strategy", "token"),
+        Granularity::Block([_, 128]) if strategy != "group" => wrong("strategy", "group beside blocks of 128 columns"),
+        Granularity::Block([_, 128]) if size != Some(128) => wrong("group_size", "128 beside blocks of 128 columns"),
+        _ => Ok(Activations::Dynamic),
+    }
 }
