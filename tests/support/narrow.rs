@@ -3,12 +3,8 @@
 use crate::into::products::{exact, randn, same, unit, Within};
 use candle::safetensors::BufferedSafetensors;
 use candle::{bail, DType, Device, Module, Result, Tensor};
-use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg, Routing};
-use candle_tilegemm::nn::narrow::{Checkpoint, ExpertGate, Granularity, QuantWeight, Quantizer};
-use candle_tilegemm::nn::{
-    linear_quantized_no_bias, GateFunction, Linear, QuantExperts, QuantLinear, QuantizationConfig,
-};
-use candle_tilegemm::problem::Gate;
+use candle_tilegemm::nn::narrow::{Checkpoint, Granularity, QuantWeight, Quantizer};
+use candle_tilegemm::nn::{linear_quantized_no_bias, Linear, QuantLinear, QuantizationConfig};
 use candle_tilegemm::Activation;
 
 pub const QUANTIZERS: [Quantizer; 8] = [
@@ -24,8 +20,11 @@ pub const QUANTIZERS: [Quantizer; 8] = [
 
 #[path = "narrow_8_bits.rs"]
 mod of_8_bits;
+#[path = "narrow_experts.rs"]
+mod of_experts;
 
-pub use of_8_bits::{eight_bits, experts_in_8_bits, gated_in_8_bits};
+pub use of_8_bits::{eight_bits, experts_in_8_bits, gated_in_8_bits, special_in_8_bits};
+pub use of_experts::{all_to_one_expert, clamped_gates, experts, layer_of_experts};
 
 /// A module of a checkpoint: its config, its file, and its path.
 type Stored = (&'static str, &'static [u8], &'static str);
@@ -257,6 +256,46 @@ pub fn not_finite(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// A result in f16 whose sum is beyond 65504 is infinite, from 65520 on, as IEEE 754 rounds; a residual that brings the sum back makes it finite, as both are rounded
+/// once. A result in another type is finite.
+pub fn beyond_f16(device: &Device) -> Result<()> {
+    let k = 64;
+    // 448 and -448, then zeros.
+    let codes = |code: u8| [vec![code], vec![0; k - 1]].concat();
+    let codes = [codes(0x7e), codes(0xfe)].concat().into_iter().map(float8::F8E4M3::from_bits).collect::<Vec<_>>();
+    let layer = QuantLinear::fp8(&Tensor::from_vec(codes, (2, k), device)?, &Tensor::new(&[1f32], device)?, None)?;
+    for rows in [1, 3, 40] {
+        for (of_x, expected) in [(146.0, 65408.0), (146.25, f64::INFINITY), (1000.0, f64::INFINITY)] {
+            let what = format!("{rows} rows of {of_x} by 448");
+            let x = Tensor::full(of_x as f32, (rows, k), device)?.to_dtype(DType::F16)?;
+            let y = exact(&layer.forward(&x)?)?;
+            if y != [expected, -expected].repeat(rows) {
+                bail!("{what}: {y:?}, expected {expected} and {}", -expected);
+            }
+            let back = Tensor::new(&[-49984f32, 49984.0], device)?.broadcast_as((rows, 2))?.to_dtype(DType::F16)?;
+            let y = exact(&layer.forward_residual(&x, &back.contiguous()?)?)?;
+            let sum = of_x * 448.0 - 49984.0;
+            let expected = if sum > 65504.0 { f64::INFINITY } else { sum };
+            if y != [expected, -expected].repeat(rows) {
+                bail!("{what}, with a residual: {y:?}, expected {expected} and {}", -expected);
+            }
+        }
+    }
+    for to in QUANTIZERS {
+        let layer = QuantLinear::quantize(&Tensor::full(448f32, (8, k), device)?, None, to)?;
+        for (dtype, rows) in
+            [DType::F16, DType::BF16, DType::F32].into_iter().flat_map(|dtype| [(dtype, 1), (dtype, 40)])
+        {
+            let y = exact(&layer.forward(&Tensor::full(-100f32, (rows, k), device)?.to_dtype(dtype)?)?)?;
+            let is_right = |y: &f64| *y < -65504.0 && y.is_infinite() == (dtype == DType::F16);
+            if !y.iter().all(is_right) {
+                bail!("{to:?}, {rows} rows in {dtype:?}: {y:?}, expected some -2867200");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A layer that is moved has the same weights, and refuses x that is elsewhere.
 pub fn moved(device: &Device) -> Result<()> {
     for stored in STORED {
@@ -274,168 +313,6 @@ pub fn moved(device: &Device) -> Result<()> {
             let error = there.forward(&Tensor::zeros((1, k), DType::F32, &Device::Cpu)?).unwrap_err().to_string();
             if !error.contains("QuantLinear: x is on Cpu; expected Cuda") {
                 bail!("{error}");
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Experts, against those on the CPU: their biases and gates, orders of columns, experts that are elsewhere, and factors that two experts share.
-pub fn experts(device: &Device) -> Result<()> {
-    let [count, hidden, inner, tokens] = [4, 64, 32, 9];
-    let clamped = ExpertGate::Clamped { alpha: 1.702, limit: 7.0 };
-    let silu = ExpertGate::Function(GateFunction::SwiGlu);
-    let logits = randn(&[tokens, count], DType::F32, device)?;
-    let routing = Routing::by_logits(&logits, 2, true)?;
-    // No expert has all of these tokens, one expert has none, and one is elsewhere.
-    let chosen: Vec<u32> =
-        (0..tokens as u32).flat_map(|token| [token % 2, [3, u32::MAX][token as usize % 2]]).collect();
-    let chosen = Tensor::from_vec(chosen, (tokens, 2), device)?;
-    let given = Routing::new(count, &chosen, &Tensor::full(0.5f32, (tokens, 2), device)?)?;
-    for (i, to) in QUANTIZERS.into_iter().chain([Quantizer::Fp8(Granularity::Block([48, 32]))]).enumerate() {
-        let weight = |n: usize, k: usize| -> Result<QuantWeight> {
-            QuantWeight::quantize(&randn(&[n, k], DType::F32, &Device::Cpu)?.affine(0.2, 0.0)?, to)
-        };
-        let bias = |n: usize| randn(&[count, n], DType::F32, &Device::Cpu);
-        let biases = if i % 2 == 0 { [Some(bias(2 * inner)?), Some(bias(hidden)?)] } else { [None, None] };
-        let (places, gate) = if i % 3 == 0 { (Gate::Interleaved, clamped) } else { (Gate::Halves, silu) };
-        let weights = [weight(count * 2 * inner, hidden)?, weight(count * hidden, inner)?];
-        let on_cpu = QuantExperts::new([count, hidden, inner], weights, biases, places, gate)?;
-        let there = on_cpu.to_device(device)?;
-        if there.weights().is_some() != device.is_cpu() || there.device_weights().is_none() != device.is_cpu() {
-            bail!("{to:?}: experts on the CPU are on the host, and others are not");
-        }
-        for dtype in [DType::F32, DType::BF16, DType::F16] {
-            let x = randn(&[tokens, hidden], dtype, device)?;
-            for routing in [&routing, &given] {
-                let y = there.forward(&x, routing)?;
-                let [experts, shares] = [routing.experts(), routing.weights()].map(|list| list.to_device(&Device::Cpu));
-                let on_host = Routing::new(count, &experts?, &shares?)?;
-                let expected = exact(&on_cpu.forward(&x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?, &on_host)?)?;
-                let largest = expected.iter().fold(0f64, |most, y| most.max(y.abs()));
-                // Two products, whose numbers may be rounded to 16 bits.
-                let off = unit(dtype) * 1.1 + if device.is_cpu() { 1e-5 } else { 2f64.powi(-7) };
-                let got = exact(&y)?;
-                let is_off = |(x, y): (&f64, &f64)| x.is_nan() || (x - y).abs() > off * largest;
-                if let Some(at) = got.iter().zip(&expected).position(is_off) {
-                    bail!("{to:?} in {dtype:?}: number {at} is {}, expected {}", got[at], expected[at]);
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A layer of experts with a router is the experts for its choice, also into a tensor that exists.
-pub fn layer_of_experts(device: &Device) -> Result<()> {
-    let [count, hidden, inner] = [4, 64, 32];
-    let weight = |n: usize, k: usize| -> Result<QuantWeight> {
-        QuantWeight::quantize(&randn(&[n, k], DType::F32, &Device::Cpu)?.affine(0.2, 0.0)?, Quantizer::Mxfp4)
-    };
-    let weights = [weight(count * 2 * inner, hidden)?, weight(count * hidden, inner)?];
-    let gate = ExpertGate::Function(GateFunction::SwiGlu);
-    let plain = QuantExperts::new([count, hidden, inner], weights.clone(), [None, None], Gate::Halves, gate)?;
-    let bias = |n: usize| randn(&[count, n], DType::F32, &Device::Cpu);
-    let (biases, gate) =
-        ([Some(bias(2 * inner)?), Some(bias(hidden)?)], ExpertGate::Clamped { alpha: 1.702, limit: 1.5 });
-    let clamped = QuantExperts::new([count, hidden, inner], weights, biases, Gate::Interleaved, gate)?;
-    let cfg = MoeCfg {
-        hidden_size: hidden,
-        num_experts: count,
-        num_experts_per_tok: 2,
-        moe_intermediate_size: inner,
-        norm_topk_prob: true,
-        act: candle_nn::Activation::Silu,
-        decoder_sparse_step: None,
-    };
-    // The bias alone decides: experts 1 and 3.
-    let bias = Tensor::new(&[0f32, 90.0, 0.0, 88.0], device)?;
-    let cases = [(&plain, None), (&clamped, Some(&bias))];
-    for (dtype, (experts, bias)) in cases.into_iter().flat_map(|case| [(DType::F32, case), (DType::BF16, case)]) {
-        let router = randn(&[count, hidden], dtype, device)?;
-        let mut layer = FusedMoe::from_narrow(router.clone(), experts, &cfg)?;
-        if let Some(bias) = bias {
-            layer = layer.with_router_bias(bias)?;
-            chosen_by_bias(&layer, experts, &randn(&[5, hidden], dtype, device)?, (&router, bias))?;
-        }
-        let workspace = layer.workspace(40)?;
-        for tokens in [1, 5, 40] {
-            let what = format!("{tokens} tokens in {dtype:?}");
-            let (x, c) = (randn(&[tokens, hidden], dtype, device)?, randn(&[tokens, hidden], dtype, device)?);
-            let y = layer.forward(&x.unsqueeze(0)?, false)?.squeeze(0)?;
-            let out = y.zeros_like()?;
-            layer.forward_into(&x, &workspace, &out)?;
-            same(&what, &out, &y)?;
-            let added = layer.forward_residual(&x.unsqueeze(0)?, &c.unsqueeze(0)?)?.squeeze(0)?;
-            let place = c.copy()?;
-            layer.forward_residual_into(&x, &place, &workspace, &place)?;
-            same(&format!("{what}, in place"), &place, &added)?;
-            if exact(&y)?.iter().all(|y| *y == 0.0) {
-                bail!("{what}: nothing is computed");
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The layer gives what its experts give for logits with the bias.
-fn chosen_by_bias(
-    layer: &FusedMoe,
-    experts: &QuantExperts,
-    x: &Tensor,
-    (router, bias): (&Tensor, &Tensor),
-) -> Result<()> {
-    let logits = x.to_dtype(DType::F32)?.matmul(&router.to_dtype(DType::F32)?.t()?)?.broadcast_add(bias)?;
-    let routing = Routing::by_logits(&logits, 2, true)?;
-    let mut chosen = routing.experts().flatten_all()?.to_vec1::<u32>()?;
-    chosen.sort_unstable();
-    if chosen != [[1; 5], [3; 5]].concat() {
-        bail!("experts {chosen:?}; the bias asks for 1 and 3");
-    }
-    let expected = experts.to_device(x.device())?.forward(x, &routing)?;
-    let (got, expected) = (exact(&layer.forward(&x.unsqueeze(0)?, false)?)?, exact(&expected)?);
-    let largest = expected.iter().fold(0f64, |most, y| most.max(y.abs()));
-    let is_off = |(x, y): (&f64, &f64)| x.is_nan() || (x - y).abs() > 2f64.powi(-6) * largest;
-    match got.iter().zip(&expected).position(is_off) {
-        Some(at) => bail!("a router with a bias: number {at} is {}, expected {}", got[at], expected[at]),
-        None => Ok(()),
-    }
-}
-
-/// Clamped gates of numbers at and beyond the limit, infinities and NaN: what is gated is the bias, an expert for each pair.
-pub fn clamped_gates(device: &Device) -> Result<()> {
-    const INF: f32 = f32::INFINITY;
-    let numbers = [-INF, -100.0, -7.5, -1.0, 0.0, 0.5, 6.9, 7.0, 7.1, 90.0, INF, f32::NAN];
-    let pairs: Vec<[f32; 2]> = numbers.iter().flat_map(|gate| numbers.map(|up| [*gate, up])).collect();
-    let (count, hidden, inner) = (pairs.len(), 32, 32);
-    let weight = |n: usize, k: usize, number: f32| {
-        QuantWeight::quantize(&Tensor::full(number, (n, k), &Device::Cpu)?, Quantizer::Mxfp4)
-    };
-    // The mean of equal numbers.
-    let weights = [weight(count * 2 * inner, hidden, 0.0)?, weight(count * hidden, inner, 1.0 / 32.0)?];
-    let gate = ExpertGate::Clamped { alpha: 1.702, limit: 7.0 };
-    for places in [Gate::Halves, Gate::Interleaved] {
-        let of = |[gate, up]: &[f32; 2]| match places {
-            Gate::Interleaved => [*gate, *up].repeat(32),
-            _ => [[*gate; 32], [*up; 32]].concat(),
-        };
-        let bias = Tensor::from_vec(pairs.iter().flat_map(of).collect::<Vec<f32>>(), (count, 2 * inner), &Device::Cpu)?;
-        let experts = QuantExperts::new([count, hidden, inner], weights.clone(), [Some(bias), None], places, gate)?;
-        let experts = experts.to_device(device)?;
-        let chosen = Tensor::arange(0u32, count as u32, device)?.unsqueeze(1)?;
-        let routing = Routing::new(count, &chosen, &Tensor::ones((count, 1), DType::F32, device)?)?;
-        let got = exact(&experts.forward(&Tensor::ones((count, hidden), DType::F32, device)?, &routing)?)?;
-        for (i, [gate, up]) in pairs.iter().enumerate() {
-            let (gate, up) = (f64::from(*gate), f64::from(*up));
-            // As `min` has it, but NaN stays NaN.
-            let gate = if gate > 7.0 { 7.0 } else { gate };
-            let steep = if gate == f64::NEG_INFINITY { 0.0 } else { gate / (1.0 + (-1.702 * gate).exp()) };
-            let expected = (up.clamp(-7.0, 7.0) + 1.0) * steep;
-            for x in &got[i * hidden..(i + 1) * hidden] {
-                let is_near = (x - expected).abs() <= 2f64.powi(-7) * expected.abs() + 1e-30;
-                if !(is_near || x.is_nan() && expected.is_nan()) {
-                    bail!("{places:?}, {:?}: {x}, expected {expected}", pairs[i]);
-                }
             }
         }
     }

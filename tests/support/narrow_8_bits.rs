@@ -2,7 +2,7 @@
 
 use super::{near, near_by, of_size, on_host};
 use crate::into::products::{exact, randn, same};
-use candle::{bail, DType, Device, Module, Result};
+use candle::{bail, DType, Device, Module, Result, Tensor};
 use candle_tilegemm::nn::moe::Routing;
 use candle_tilegemm::nn::narrow::{Activations, ExpertGate, Granularity, QuantWeight, Quantizer};
 use candle_tilegemm::nn::{gate, GateFunction, GatedMlp, QuantExperts, QuantLinear};
@@ -66,6 +66,74 @@ pub fn eight_bits(device: &Device, rounds: bool) -> Result<()> {
                 let out = y.zeros_like()?;
                 layer.forward_residual_into(&x.contiguous()?, &c, &out)?;
                 same(&what, &out, &y)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Rows of zeros, with a NaN, or with an infinity, among ordinary ones: zeros give the bias, the others NaN, and no row spoils another. A row with an infinity has no
+/// factor, and int8 no code for NaN. `rounds`: as for [`eight_bits`].
+pub fn special_in_8_bits(device: &Device, rounds: bool) -> Result<()> {
+    const INF: f32 = f32::INFINITY;
+    let [n, k] = [70, 320];
+    let block = Quantizer::Fp8(Granularity::Block([128, 128]));
+    let quantizers = [Quantizer::Fp8(Granularity::Tensor), Quantizer::Fp8(Granularity::Channel), block];
+    for to in quantizers.into_iter().chain([Quantizer::Int8 { group: None }]) {
+        let is_int8 = matches!(to, Quantizer::Int8 { .. });
+        let shared = if to == block { 128 } else { k };
+        // NaN times the zeros of the first column and row is NaN, too.
+        let mut weight = randn(&[n, k], DType::F32, &Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?;
+        (0..n * k).filter(|at| at / k == 0 || at % k == 0).for_each(|at| weight[at] = 0.0);
+        let weight = Tensor::from_vec(weight, (n, k), device)?;
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let bias = randn(&[n], dtype, device)?;
+            let layer = QuantLinear::quantize(&weight, Some(bias.clone()), to)?;
+            let layer = layer.with_activations(Activations::Dynamic);
+            let (w, b) = (exact(&on_host(&layer)?.to_tensor()?)?, exact(&bias)?);
+            if layer.forward(&Tensor::zeros((0, k), dtype, device)?)?.dims() != [0, n] {
+                bail!("{to:?} in {dtype:?}: no rows gave some");
+            }
+            // What takes the place of numbers of every other row, and where.
+            let special = [(0, f32::NAN), (k - 1, f32::NAN), (0, INF), (130, -INF), (7, INF)];
+            for many in [1, 8] {
+                let ordinary = exact(&randn(&[2 * 8 * many, k], dtype, &Device::Cpu)?)?;
+                let mut x: Vec<f32> = ordinary.iter().map(|x| *x as f32).collect();
+                let kind = |row: usize| (row % 2 == 1).then_some(row / 2 % 8);
+                for (row, x) in x.chunks_mut(k).enumerate() {
+                    match kind(row) {
+                        Some(kind @ 0..5) => x[special[kind].0] = special[kind].1,
+                        Some(5) => x.fill(f32::NAN),
+                        // A row of zeros, and one with a NaN.
+                        Some(kind) => {
+                            x.fill(0.0);
+                            x[9] = if kind == 6 { f32::NAN } else { 0.0 };
+                        }
+                        None => {}
+                    }
+                }
+                let x = Tensor::from_vec(x, (2 * 8 * many, k), device)?.to_dtype(dtype)?;
+                let y = layer.forward(&x)?;
+                for row in 0..2 * 8 * many {
+                    let what = format!("{to:?} by 8 bits in {dtype:?}, row {row} of {}", 2 * 8 * many);
+                    let (of_row, y) = (exact(&x.narrow(0, row, 1)?.contiguous()?)?, y.narrow(0, row, 1)?);
+                    let got = exact(&y.contiguous()?)?;
+                    let is_right = match kind(row) {
+                        None => {
+                            let rounded = if rounds { in_8_bits(&of_row, k, shared, is_int8) } else { of_row };
+                            let of_size = of_size(k, device) + if device.is_cpu() { 0.0 } else { 2f64.powi(-9) };
+                            near_by(&what, &y, [&rounded, &w], (k, of_size), |sum, at| (sum + b[at % n], 1.0))?;
+                            true
+                        }
+                        Some(7) => got == b,
+                        // As it comes, an infinity by a number is infinite.
+                        Some(2..=4) if !rounds => got.iter().all(|y| !y.is_finite()),
+                        Some(_) => got.iter().all(|y| y.is_nan()),
+                    };
+                    if !is_right {
+                        bail!("{what}: {got:?}; the bias is {b:?}");
+                    }
+                }
             }
         }
     }

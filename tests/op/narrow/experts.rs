@@ -145,6 +145,11 @@ fn experts_of_every_format_are_those_of_f32() {
 }
 
 #[test]
+fn one_expert_has_all_rows() {
+    super::shared::all_to_one_expert(&Device::Cpu).unwrap();
+}
+
+#[test]
 fn clamped_gates_at_and_beyond_the_limit() {
     super::shared::clamped_gates(&Device::Cpu).unwrap();
 }

@@ -61,6 +61,16 @@ fn what_is_not_finite_stays_so() {
 }
 
 #[test]
+fn results_beyond_f16_are_infinite() {
+    shared::beyond_f16(&Device::Cpu).unwrap();
+}
+
+#[test]
+fn rows_in_8_bits_that_are_not_finite_spoil_no_others() {
+    shared::special_in_8_bits(&Device::Cpu, true).unwrap();
+}
+
+#[test]
 fn activations_are_rounded_to_8_bits() {
     shared::eight_bits(&Device::Cpu, true).unwrap();
 }
