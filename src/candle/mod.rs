@@ -21,6 +21,7 @@ mod numbers;
 mod op;
 mod qweights;
 mod routing;
+mod scaled;
 mod tensors;
 
 pub use grouped_gemm::GroupedGemm;

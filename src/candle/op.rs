@@ -10,13 +10,14 @@ use super::gemm_op::WithResidual;
 use super::into::Into;
 use super::lowering::{format_of, product_shape, GemmOp, Third};
 use super::numbers::put;
+use super::scaled::product_of;
 #[cfg(feature = "cuda")]
 use super::tensors::key;
 use crate::layer::GateFunction;
 use crate::problem::{Activation, F32Mode, Gate};
 use ::candle::{DType, Device, Error, Result, Shape, Tensor};
 
-/// The method `gemm` of tensors.
+/// The methods `gemm` and `matmul_scaled` of tensors.
 pub trait GemmExt {
     /// The matrix product `self @ rhs`.
     ///
@@ -35,11 +36,38 @@ pub trait GemmExt {
     /// # Ok::<(), candle::Error>(())
     /// ```
     fn gemm(&self, rhs: &Tensor) -> Result<Tensor>;
+
+    /// `(self * x_scale) @ (w * w_scale)^T` of operands in 8 bits, as `torch._scaled_mm` has it: `self` (M, K) and `w` (N, K) in F8E4M3, the
+    /// result (M, N) in `out`: F32, BF16 or F16. No gradient passes.
+    ///
+    /// Factors are in F32: one; one for each row, `[rows]` or `[rows, 1]`; or of blocks, (M, K / 128) of `self` and (N / 128, K / 128) of `w`,
+    /// rounded up. Any goes with any. On the CPU operands are dequantised to f32. On a GPU (feature `narrow`) K is a multiple of 16; factors of
+    /// blocks of `self` are copied, unless they are the transpose of a contiguous (K / 128, M).
+    ///
+    /// ```
+    /// use candle::{DType, Device, Tensor};
+    /// use candle_tilegemm::GemmExt;
+    ///
+    /// let x = Tensor::new(&[[1f32, 2.], [0., 448.]], &Device::Cpu)?.to_dtype(DType::F8E4M3)?;
+    /// let w = Tensor::new(&[[1f32, 0.5]], &Device::Cpu)?.to_dtype(DType::F8E4M3)?;
+    /// let x_scale = Tensor::new(&[1f32, 0.25], &Device::Cpu)?; // of rows
+    /// let y = x.matmul_scaled(&w, &x_scale, &Tensor::new(10f32, &Device::Cpu)?, DType::F32)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[20.], [560.]]);
+    /// # Ok::<(), candle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Operands and factors of other shapes, types and devices, tensors that track gradients, and the errors of the kernel's launch.
+    fn matmul_scaled(&self, w: &Tensor, x_scale: &Tensor, w_scale: &Tensor, out: DType) -> Result<Tensor>;
 }
 
 impl GemmExt for Tensor {
     fn gemm(&self, rhs: &Tensor) -> Result<Tensor> {
         Gemm::new().forward(self, rhs)
+    }
+
+    fn matmul_scaled(&self, w: &Tensor, x_scale: &Tensor, w_scale: &Tensor, out: DType) -> Result<Tensor> {
+        product_of([self, x_scale], [w, w_scale], out)
     }
 }
 

@@ -58,6 +58,7 @@ mod qmatmul;
 mod random;
 mod replayed;
 mod rounding;
+mod scaled;
 mod shard;
 mod speed;
 mod tf32;
@@ -202,6 +203,7 @@ fn beside() -> Vec<(String, Test)> {
     tests.extend(narrow::tests());
     tests.extend(fp8::tests());
     tests.extend(narrow_layers::tests());
+    tests.extend(scaled::tests());
     tests.extend(qmatmul::tests());
     tests.extend(groups::tests());
     tests.extend(into::tests());

@@ -17,6 +17,7 @@ mod narrow;
 mod parallel;
 mod qlinear;
 mod rounding;
+mod scaled;
 mod slopes;
 mod special;
 mod wide;
