@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs what `make gpu-bundle` packed, on a GPU host: run.sh [doctor|test|planted|bench|overhead|engine|llama|experts|moe|quantized|embed|generate|encode|sanitize|
-# torch|torch-decode|decoder|torch-decoder|cards|perplexity|candle-0.9]...; the steps from experts on only where they are named. `run.sh bench` takes about ten minutes;
+# torch|torch-decode|decoder|torch-decoder|cards|perplexity|narrow|narrow-errors|candle-0.9]...; the steps from experts on only where they are named. `run.sh bench` takes
+# about ten minutes, narrow $BUDGET for each of $CLASSES, by default 90s for all that have narrow weights;
 # tilegemm bench --help says what else it measures. decoder and torch-decoder take three minutes for each of $DECODERS, by default llama3-8b; BUDGET=90s cuts that.
 # Needs the driver and CUDA 13's libcudart, libcublas, libcurand and libnvrtc; embed also needs TILEGEMM_MODEL_DIR, generate and perplexity TILEGEMM_SMOLLM2_DIR,
 # torch, torch-decode and torch-decoder a python3 with PyTorch.
@@ -47,6 +48,14 @@ quantized() {
 decoder() {
   local size
   for size in ${DECODERS:-llama3-8b}; do ./tilegemm bench --decoder "$size" --budget "${BUDGET:-180s}" --json "decoder-$size.json"; done
+}
+
+# Products with narrow weights of models, dense and of experts.
+narrow() {
+  local class
+  for class in ${CLASSES:-fp8 w4a16 mxfp4 fp8-experts w4a16-experts mxfp4-experts}; do
+    ./tilegemm bench --class "$class" --budget "${BUDGET:-90s}" --json "$class.json"
+  done
 }
 
 # Tests on two GPUs, and decoders on one and on $CARDS (2) of the same host; a bundle with nccl.
@@ -127,6 +136,8 @@ for step in "${@:-doctor test planted bench overhead engine llama}"; do
       torch-decoder) torch_decoder ;;
       cards) cards ;;
       perplexity) ./perplexity --text dispatch.md --json perplexity.json ;;
+      narrow) narrow ;;
+      narrow-errors) ./tilegemm errors narrow --json errors-narrow.json ;;
       torch-decode) python3 torch_decode.py ./libtilegemm_preload.so --json torch-decode.json ;;
       torch) python3 torch_check.py ./libtilegemm_preload.so --speed --json torch.json ;;
       *) echo "run.sh: there is no step '$name'" >&2 && exit 2 ;;

@@ -10,13 +10,16 @@ use std::path::{Path, PathBuf};
 /// The products of a class.
 type List = fn() -> Vec<Shape>;
 /// The classes that the crate lists whole.
-const LISTED: [(&str, List); 6] = [
+const LISTED: [(&str, List); 9] = [
     (experts::CLASS, experts::products),
     (experts::GGUF_CLASS, experts::gguf_products),
     (gguf::CLASS, gguf::products),
     (narrow::FP8, narrow::fp8),
     (narrow::W4A16, narrow::w4a16),
     (narrow::MXFP4, narrow::mxfp4),
+    (narrow::FP8_EXPERTS, narrow::fp8_experts),
+    (narrow::W4A16_EXPERTS, narrow::w4a16_experts),
+    (narrow::MXFP4_EXPERTS, narrow::mxfp4_experts),
 ];
 
 #[derive(Debug, Clone, clap::Args)]
@@ -32,7 +35,7 @@ pub struct Products {
     pub seed: Option<u64>,
     /// Random products of these classes only; several words with commas. Alone, with --random: `widths`, layers of models that nobody knows, `extreme`, one short
     /// and one long extent, and `narrow`, narrow weights. `experts`, `fp8`, `w4a16` or `mxfp4` alone, without --random: the products of models with experts or with
-    /// narrow weights; `gguf` or `gguf-experts` alone: of models with quantised
+    /// narrow weights, and `fp8-experts`, `w4a16-experts` or `mxfp4-experts` of both; `gguf` or `gguf-experts` alone: of models with quantised
     /// weights, and of experts with such weights; with --random, random ones
     #[arg(long, value_name = "CLASS", value_delimiter = ',', value_parser = classes())]
     pub class: Vec<String>,
@@ -52,7 +55,8 @@ impl Products {
         };
         if rows.is_empty() && !self.class.is_empty() {
             let what = "--class names classes of random products, with --random N --seed S; or is `widths`, `extreme` or `narrow` alone, with --random N --seed S; or is `gguf` \
-                        or `gguf-experts` alone; or is `experts`, `fp8`, `w4a16` or `mxfp4` alone, without --random";
+                        or `gguf-experts` alone; or is `experts`, `fp8`, `w4a16`, `mxfp4`, `fp8-experts`, `w4a16-experts` or `mxfp4-experts` alone, \
+                        without --random";
             return Err(Failure::Usage(what.into()));
         }
         only(rows, &self.only)

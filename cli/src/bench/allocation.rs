@@ -1,7 +1,7 @@
 //! The memory of a row's operands: elements, offsets and copies. Plain numbers, so that machines without a GPU check them.
 
 use candle_tilegemm::problem::{Operand, MAX_ALIGN};
-use candle_tilegemm::Problem;
+use candle_tilegemm::{Format, Problem};
 
 /// The size of all copies together, in L2 caches. With three, loads with evict-first priority displace each other,
 /// leave part of the earlier data in the cache, and so seem faster than memory.
@@ -78,7 +78,15 @@ pub fn bytes(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
         // A in the order of the product for the loop of cuBLAS products, or in bf16 for candle's kernel. The check holds one matrix B and its rows of A in f64,
         // and D in f64 up to four times.
         let rows = problem.m * problem.k;
-        return of_copies + problem.a.format.bytes(copies * rows) + 12 * (a + rows + b / groups.count) + 40 * d;
+        // A and B in bf16, of the arm that multiplies by weights that are no longer narrow, and B once more while it is made.
+        let in_bf16 = problem.with(|p| (p.a.format, p.b.format) = (Format::BF16, Format::BF16));
+        let of_dense = 2 * (self::copies(&in_bf16, l2_bytes, hot).min(copies) + 1) * (a + b);
+        let of_dense = if problem.b.format.is_narrow() { of_dense } else { 0 };
+        return of_copies
+            + problem.a.format.bytes(copies * rows)
+            + 12 * (a + rows + b / groups.count)
+            + 40 * d
+            + of_dense;
     }
     // Operands in bf16, of the arm that multiplies by weights that are no longer quantised.
     let has_bf16 = problem.b.format.is_gguf_block() || problem.b.format.is_narrow();
@@ -91,7 +99,7 @@ pub fn bytes(problem: &Problem, l2_bytes: usize, hot: bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lists::{experts, random};
+    use crate::lists::{experts, narrow, random};
     use candle_tilegemm::internal::suite;
     use candle_tilegemm::problem::{power_of_two_in, Epilogue};
 
@@ -132,7 +140,8 @@ mod tests {
         // Each pair has a row of A.
         let scaled = row(&fields.replace("top_k = 8", "top_k = 8, scaled = true"));
         assert_eq!(elements(&scaled)[0], 8 * 2048);
-        for shape in experts::products().into_iter().chain(experts::gguf_products()) {
+        let narrow = [narrow::fp8_experts(), narrow::w4a16_experts(), narrow::mxfp4_experts()].concat();
+        for shape in experts::products().into_iter().chain(experts::gguf_products()).chain(narrow) {
             let routing = crate::lists::Routing::of_row(&shape).expect("a product of experts has a routing");
             let need = bytes(&routing.of(&shape.problem()), 50 << 20, false);
             assert!(need < 72 << 30, "{} takes {need}", shape.id);

@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use sets::{DEFAULT, EXPERTS, GGUF, GGUF_EXPERTS, NARROW, RANDOM};
+pub use sets::{DEFAULT, EXPERTS, GGUF, GGUF_EXPERTS, NARROW, NARROW_EXPERTS, RANDOM};
 
 /// Sets the mode of arms that are calls of candle, including stock.
 pub fn set_mode(mode: F32Mode) {
@@ -247,7 +247,7 @@ impl Runner<'_> {
                 Runner::Experts(kernel) => kernel.launch(copy, pointers, timer.queue().stream)?,
                 Runner::Loop(products) => products.launch(copy, pointers, timer)?,
                 Runner::Quantized(product) => product.launch(pointers, timer.queue())?,
-                Runner::Dense(product) => product.launch(copy, pointers.d, timer.queue())?,
+                Runner::Dense(product) => product.launch(copy, pointers, timer.queue())?,
             }
         }
         Ok(())
@@ -343,6 +343,7 @@ impl<'a> Resolver<'a> {
             {
                 Err("of narrow operands cuBLASLt has products of fp8 by fp8".into())
             }
+            Arm::Bf16 if of_blocks && in_groups => Err("experts with weights in blocks have no arm in bf16".into()),
             Arm::Bf16 if of_blocks || is_narrow => self.dense(),
             Arm::Bf16 => Err("B has neither blocks nor codes".into()),
             Arm::CublasLoop => Ok(Runner::Loop(Rc::new(Loop::new(self.problem, self.operands)?))),

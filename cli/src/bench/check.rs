@@ -99,10 +99,19 @@ fn grouped_in_f64(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, ope
     // Numbers of a matrix B, or blocks.
     let (lists, matrix) = (operands.lists()?, problem.n * problem.k / problem.b.format.block().elements);
     let [a, b, ..] = operands.first();
-    let (a, places) = (rows_of(a, problem.k)?, lists.rows_of_a()?);
+    let is_narrow = problem.b.format.is_narrow();
+    // Codes are f32 numbers, whose rounding is far below that of sums.
+    let numbers = |tensor: Tensor| tensor.to_dtype(CandleDType::F32);
+    let of_a = operands.numbers()?[0].take().map(numbers).transpose()?;
+    let (a, places) = (rows_of(of_a.as_ref().unwrap_or(a), problem.k)?, lists.rows_of_a()?);
     let product = |(expert, rows): (usize, std::ops::Range<usize>)| -> Result<Tensor> {
         let dense = of_expert(problem, rows.len());
         let x = a.index_select(&places.narrow(0, rows.start, rows.len())?, 0)?;
+        if is_narrow {
+            let dense = dense.with(|p| (p.a.format, p.b.format) = (Format::F32, Format::F32));
+            let w = numbers(operands.matrix(expert)?)?;
+            return product_in_f64(timer, dispatcher, &dense, &Operands::of(&dense, &numbers(x)?, &w)?);
+        }
         let w = b.narrow(0, expert * matrix, matrix)?;
         product_in_f64(timer, dispatcher, &dense, &Operands::of(&dense, &x, &w)?)
     };

@@ -232,7 +232,7 @@ impl CandlesProduct {
     }
 }
 
-/// The dense product, with activations and weights in bf16 before: the cost of a model whose weights were not quantised.
+/// The product with activations and weights in bf16 before, in groups where it has them: the cost of a model whose weights were not quantised.
 pub struct Dense {
     plan: Arc<Planned>,
     /// Activations and weights, in as many copies as keep them out of the cache. All copies of the weights have the first copy's numbers.
@@ -245,7 +245,11 @@ impl Dense {
     /// The product in bf16 with a result in the format of D.
     pub fn problem(problem: &Problem) -> Problem {
         let Problem { m, n, k, d, .. } = *problem;
-        Problem::dense(m, n, k, 1, Layout::NT, Format::BF16).with(|p| p.d.format = d.format)
+        let in_bf16 = match problem.groups {
+            Some(groups) => Problem::grouped([m, n, k], groups, Format::BF16),
+            None => Problem::dense(m, n, k, 1, Layout::NT, Format::BF16),
+        };
+        in_bf16.with(|p| p.d.format = d.format)
     }
 
     /// `plan` is a plan for [`Dense::problem`].
@@ -253,7 +257,13 @@ impl Dense {
         let copies = allocation::copies(&Self::problem(problem), l2_bytes, operands.copies() == 1);
         let [_, blocks, ..] = operands.first();
         let [of_a, of_b] = operands.numbers()?;
-        let weights = of_b.map_or_else(|| numbers(problem, blocks), Ok)?.to_dtype(DType::BF16)?;
+        let weights = match problem.groups {
+            Some(groups) => {
+                let of_group = |group| -> Result<Tensor> { Ok(operands.matrix(group)?.to_dtype(DType::BF16)?) };
+                Tensor::cat(&(0..groups.count).map(of_group).collect::<Result<Vec<_>>>()?, 0)?
+            }
+            None => of_b.map_or_else(|| numbers(problem, blocks), Ok)?.to_dtype(DType::BF16)?,
+        };
         let copy = |copy: usize| -> Result<[Tensor; 2]> {
             let [a, ..] = operands.inputs(copy);
             // Codes of A are those of the first copy, whose result is checked.
@@ -269,11 +279,15 @@ impl Dense {
     }
 
     /// # Safety
-    /// As for [`candle_tilegemm::launch::launch`]; `d` is that of the operands of `new`.
-    pub unsafe fn launch(&self, copy: usize, d: *mut c_void, queue: Queue) -> Result {
+    /// As for [`candle_tilegemm::launch::launch`]; D and the lists of groups are those of the operands of `new`.
+    pub unsafe fn launch(&self, copy: usize, of: Pointers, queue: Queue) -> Result {
         let [a, b] = &self.inputs[copy % self.copies % self.inputs.len()];
+        let mut pointers = Pointers::new(address(a)? as _, address(b)? as _, of.d);
+        if self.plan.canonical.problem.groups.is_some() {
+            pointers = pointers.with_groups(of.groups);
+        }
         // SAFETY: the caller's promises; A and B have the plan's sizes.
-        unsafe { launch::launch(&self.plan, Pointers::new(address(a)? as _, address(b)? as _, d), queue)? };
+        unsafe { launch::launch(&self.plan, pointers, queue)? };
         Ok(())
     }
 }

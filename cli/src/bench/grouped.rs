@@ -148,8 +148,8 @@ pub struct Loop {
 
 impl Loop {
     pub fn new(problem: &Problem, operands: &Operands) -> Result<Self> {
-        if problem.b.format.is_gguf_block() {
-            return Err("cuBLAS has no product with quantised weights".into());
+        if problem.b.format.is_gguf_block() || problem.b.format.is_narrow() {
+            return Err("cuBLAS has no product with quantised or narrow weights".into());
         }
         let lists = operands.lists()?;
         let places = lists.rows_of_a()?;

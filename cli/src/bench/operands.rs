@@ -190,14 +190,17 @@ impl Operands {
             (0..copies).map(|_| slices.take(count)).collect()
         };
         let coded = [of_weights(0, problem.a.format, a)?, of_weights(1, problem.b.format, b)?];
-        let beside_of = |scale: Option<Scale>, extents: [usize; 2]| -> Result<[Vec<Tensor>; 2]> {
+        let beside_of = |scale: Option<Scale>, extents: [usize; 2], matrices: usize| -> Result<[Vec<Tensor>; 2]> {
             let Some(scale) = scale else { return Ok([vec![], vec![]]) };
-            let count = narrow::count(&scale, extents);
+            // Those of matrices lie one behind the other.
+            let count = (matrices - 1) * scale.batch_stride[1] as usize + narrow::count(&scale, extents);
             let zeros = if scale.zeros { lines(Bytes::Zeros(problem.b.format), count)? } else { vec![] };
             Ok([lines(Bytes::Factors(scale.format), count)?, zeros])
         };
         let Problem { m, n, k, .. } = *problem;
-        let ([of_a, _], [of_b, zeros]) = (beside_of(problem.a.scale, [m, k])?, beside_of(problem.b.scale, [k, n])?);
+        let matrices = problem.groups.map_or(1, |groups| groups.count);
+        let ([of_a, _], [of_b, zeros]) =
+            (beside_of(problem.a.scale, [m, k], 1)?, beside_of(problem.b.scale, [k, n], matrices)?);
         let nothing = Tensor::zeros(1, DType::U8, &device)?;
         let of_copy = |list: &[Tensor], copy: usize| list.get(copy).unwrap_or(&nothing).clone();
         let mut results = Slices { tensor: pool.results(copies * Pool::slice(d_offset + d), out, &device)?, next: 0 };
@@ -267,21 +270,46 @@ impl Operands {
         [a, b, c, bias]
     }
 
-    /// A and B of copy 0 in f64, (m, k) and (n, k), where they have codes.
+    /// A and B of copy 0 in f64, (rows of A, k) and (n, k), where they have codes; of a product in groups without B, which [`matrix`](Self::matrix) has.
     ///
     /// # Errors
     /// Memory that is full.
     pub fn numbers(&self) -> Result<[Option<Tensor>; 2]> {
-        let Problem { m, n, k, a, b, .. } = self.problem;
-        let Copy { a: codes_of_a, b: codes_of_b, beside: [of_a, of_b, zeros], .. } = &self.copies[0];
-        let of = |format: Format, stride: i64, scale, codes, factors, extents, is_b| {
-            let coded = Coded { format, stride: stride.unsigned_abs() as usize, scale, codes, factors, zeros };
-            format.is_narrow().then(|| coded.numbers(extents, is_b)).transpose()
+        let Problem { m, k, a, b, groups, .. } = self.problem;
+        let Copy { a: codes, beside: [factors, _, zeros], .. } = &self.copies[0];
+        let stride = a.row_stride.unsigned_abs() as usize;
+        let coded = Coded { format: a.format, stride, scale: a.scale, codes, factors, zeros };
+        let rows = groups.map_or(m, |groups| groups.rows_of_a(m));
+        let of_a = a.format.is_narrow().then(|| coded.numbers([rows, k], false)).transpose()?;
+        let has_one = b.format.is_narrow() && groups.is_none();
+        Ok([of_a, has_one.then(|| self.matrix(0)).transpose()?])
+    }
+
+    /// The matrix B of a group of copy 0 in f64, (n, k), where B has codes.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    pub fn matrix(&self, group: usize) -> Result<Tensor> {
+        let Problem { n, k, b, .. } = self.problem;
+        let Copy { b: codes, beside: [_, factors, zeros], .. } = &self.copies[0];
+        let of_group = |list: &Tensor, first: usize, count: usize| -> Result<Tensor> {
+            // What is behind the last matrix is missing.
+            Ok(list.narrow(0, first, count.min(list.dim(0)? - first))?)
         };
-        Ok([
-            of(a.format, a.row_stride, a.scale, codes_of_a, of_a, [m, k], false)?,
-            of(b.format, b.col_stride, b.scale, codes_of_b, of_b, [n, k], true)?,
-        ])
+        let (lines, stride) = (b.format.block().elements, b.batch_stride[1] as usize);
+        let count = if stride == 0 { codes.dim(0)? } else { stride / lines };
+        let codes = &of_group(codes, group * stride / lines, count)?;
+        let of_factors = |list: &Tensor| match b.scale {
+            Some(scale) => {
+                let count = narrow::count(&scale, [k, n]);
+                of_group(list, group * scale.batch_stride[1] as usize, count)
+            }
+            None => Ok(list.clone()),
+        };
+        let factors = &of_factors(factors)?;
+        let zeros = &if b.scale.is_some_and(|scale| scale.zeros) { of_factors(zeros)? } else { zeros.clone() };
+        let stride = b.col_stride.unsigned_abs() as usize;
+        Coded { format: b.format, stride, scale: b.scale, codes, factors, zeros }.numbers([n, k], true)
     }
 
     /// The pointers of a copy.

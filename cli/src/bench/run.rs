@@ -26,8 +26,11 @@ impl Args {
             [] if self.products.is_class(experts::CLASS) => arms::EXPERTS.into_iter().map(named).collect(),
             [] if self.products.is_class(experts::GGUF_CLASS) => arms::GGUF_EXPERTS.into_iter().map(named).collect(),
             [] if self.products.is_class(gguf::CLASS) => arms::GGUF.into_iter().map(named).collect(),
-            [] if [narrow::FP8, narrow::W4A16, narrow::MXFP4].into_iter().any(|name| self.products.is_class(name)) => {
+            [] if narrow::DENSE.into_iter().any(|name| self.products.is_class(name)) => {
                 arms::NARROW.into_iter().map(named).collect()
+            }
+            [] if narrow::OF_EXPERTS.into_iter().any(|name| self.products.is_class(name)) => {
+                arms::NARROW_EXPERTS.into_iter().map(named).collect()
             }
             [] => arms::DEFAULT.into_iter().map(named).collect(),
             names => names.iter().map(|name| named(name)).collect(),

@@ -11,7 +11,7 @@ pub const CLASS: &str = "experts";
 pub const GGUF_CLASS: &str = "gguf-experts";
 
 /// A model with experts.
-struct Model {
+pub(super) struct Model {
     /// The name in ids, and the name.
     names: [&'static str; 2],
     experts: usize,
@@ -27,7 +27,12 @@ const MODELS: [Model; 4] = [
     Model { names: ["dsv3", "like DeepSeek-V3"], experts: 256, top_k: 8, hidden: 7168, intermediate: 2048 },
     Model { names: ["gpt-oss", "like GPT-OSS"], experts: 32, top_k: 4, hidden: 2880, intermediate: 2880 },
 ];
+pub(super) const QWEN3: &Model = &MODELS[0];
+pub(super) const MIXTRAL: &Model = &MODELS[1];
+pub(super) const GPT_OSS: &Model = &MODELS[3];
 const TOKENS: [usize; 6] = [1, 8, 64, 512, 2048, 8192];
+/// Tokens beside narrow weights.
+const FEW: [usize; 6] = [1, 8, 64, 256, 1024, 4096];
 const SEED: u32 = 1;
 
 /// The models of the class `gguf-experts`, and the formats: `Q4_K_M` has Q4_K and Q6_K.
@@ -53,6 +58,12 @@ pub fn gguf_products() -> Vec<Shape> {
         }
     }
     shapes
+}
+
+/// Both products of a model with few to many tokens, each expert as likely as another.
+pub(super) fn few(model: &&Model) -> Vec<Shape> {
+    let both = |tokens| ["gate_up", "down"].map(|product| shape(model, product, (tokens, Distribution::Uniform)));
+    FEW.into_iter().flat_map(both).collect()
 }
 
 /// Tokens, and how they choose experts.

@@ -1,5 +1,6 @@
-//! The classes `fp8`, `w4a16` and `mxfp4`: the products with narrow weights of two models.
+//! The classes `fp8`, `w4a16` and `mxfp4`: the products with narrow weights of two models; and `fp8-experts`, `w4a16-experts` and `mxfp4-experts`: those of experts.
 
+use super::experts::{self, GPT_OSS, MIXTRAL, QWEN3};
 use super::{Shape, Shared, Size};
 use candle_tilegemm::problem::{Format, Layout};
 
@@ -7,6 +8,12 @@ use candle_tilegemm::problem::{Format, Layout};
 pub const FP8: &str = "fp8";
 pub const W4A16: &str = "w4a16";
 pub const MXFP4: &str = "mxfp4";
+pub const FP8_EXPERTS: &str = "fp8-experts";
+pub const W4A16_EXPERTS: &str = "w4a16-experts";
+pub const MXFP4_EXPERTS: &str = "mxfp4-experts";
+/// The classes of dense products, and those of experts.
+pub const DENSE: [&str; 3] = [FP8, W4A16, MXFP4];
+pub const OF_EXPERTS: [&str; 3] = [FP8_EXPERTS, W4A16_EXPERTS, MXFP4_EXPERTS];
 
 /// Matrices of a layer, by their names in checkpoints and with N and K: of Llama 3 8B and of Qwen3 32B. Matrices of the same shape count once.
 const MATRICES: [(&str, &str, [usize; 2]); 8] = [
@@ -61,6 +68,37 @@ pub fn w4a16() -> Vec<Shape> {
 /// The products of the class `mxfp4`.
 pub fn mxfp4() -> Vec<Shape> {
     products(MXFP4, &OF_MXFP4)
+}
+
+/// The products of the class `fp8-experts`: blocks, as Qwen3-30B-A3B-FP8 has them, beside 16 and 8 bits.
+pub fn fp8_experts() -> Vec<Shape> {
+    of_experts(FP8_EXPERTS, &[QWEN3], &[&OF_FP8[1], &OF_FP8[5]])
+}
+
+/// The products of the class `w4a16-experts`: groups of 128, as GPTQ's files of these models have them.
+pub fn w4a16_experts() -> Vec<Shape> {
+    of_experts(W4A16_EXPERTS, &[QWEN3, MIXTRAL], &[&OF_W4A16[0]])
+}
+
+/// The products of the class `mxfp4-experts`: those of gpt-oss-20b.
+pub fn mxfp4_experts() -> Vec<Shape> {
+    of_experts(MXFP4_EXPERTS, &[GPT_OSS], &[&OF_MXFP4[0]])
+}
+
+/// Both products of experts; results are in bf16, as those of experts in bf16.
+fn of_experts(class: &str, models: &[&experts::Model], recipes: &[&Recipe]) -> Vec<Shape> {
+    let of = |recipe: &Recipe, dense: Shape| Shape {
+        id: format!("{}-{}", dense.id, recipe.name),
+        class: class.into(),
+        dtype: recipe.dtype,
+        b: recipe.b,
+        scale: Some(recipe.scale),
+        out: recipe.dtype.is_narrow().then_some(Format::BF16),
+        from: dense.from.map(|from| format!("{from}, {}", recipe.name)),
+        ..dense
+    };
+    let rows = |recipe| models.iter().flat_map(experts::few).map(move |dense| of(recipe, dense));
+    recipes.iter().flat_map(|recipe| rows(recipe)).collect()
 }
 
 fn products(class: &str, recipes: &[Recipe]) -> Vec<Shape> {

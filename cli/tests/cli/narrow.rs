@@ -3,6 +3,8 @@
 use crate::command::{stdout, tilegemm};
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
+use candle_tilegemm::kernel::Role;
+use candle_tilegemm::{Format, Problem};
 use std::collections::HashSet;
 use tilegemm::lists::narrow;
 
@@ -89,5 +91,37 @@ fn products_of_models_have_kernels_for_them() {
         }
         let listed = stdout(&["suite", "--class", class, "--only", "llama3-8b-qkv"]);
         assert!(listed.contains("llama3-8b-qkv"), "{listed}");
+    }
+}
+
+/// Every product of the classes for experts has a kernel for narrow operands, a factor of its own for each expert's weights, and a kernel of ours in bf16 to compare with.
+#[test]
+fn products_of_experts_have_kernels_for_them() {
+    let dispatcher = Dispatcher::hypothetical(DeviceInfo::h100());
+    for (class, rows, models) in [
+        ("fp8-experts", narrow::fp8_experts(), &["qwen3-30b"][..]),
+        ("w4a16-experts", narrow::w4a16_experts(), &["qwen3-30b", "mixtral-8x7b"]),
+        ("mxfp4-experts", narrow::mxfp4_experts(), &["gpt-oss"]),
+    ] {
+        assert_eq!(rows.iter().map(|row| row.id.as_str()).collect::<HashSet<_>>().len(), rows.len());
+        let mut tokens = HashSet::new();
+        for row in &rows {
+            assert_eq!(row.class, class);
+            assert!(models.iter().any(|model| row.id.starts_with(model)), "{}", row.id);
+            let problem = row.problem();
+            let (groups, scale) = (problem.groups.expect("groups"), problem.b.scale.expect("factors"));
+            tokens.insert(row.groups.expect("groups").tokens(problem.m));
+            assert!(scale.batch_stride[1] > 0 && problem.b.batch_stride[1] > 0, "{}", row.id);
+            let plan = |problem: &Problem| {
+                dispatcher.plan(problem, Policy::own()).unwrap_or_else(|error| panic!("{}: {error}", row.id))
+            };
+            let family = plan(&problem).kernel.family;
+            assert!(["narrow_grouped", "fp8_grouped"].iter().any(|name| family.contains(name)), "{}: {family}", row.id);
+            let in_bf16 = Problem::grouped([problem.m, problem.n, problem.k], groups, Format::BF16);
+            let in_bf16 = plan(&in_bf16.with(|dense| dense.d.format = problem.d.format));
+            assert!(in_bf16.kernel.role == Role::Kernel, "{}: {}", row.id, in_bf16.name());
+        }
+        assert_eq!(tokens, HashSet::from([1, 8, 64, 256, 1024, 4096]));
+        assert!(stdout(&["suite", "--class", class]).contains(&format!("{}-gate_up-t256-uniform", models[0])));
     }
 }

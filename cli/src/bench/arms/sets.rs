@@ -13,6 +13,8 @@ pub const GGUF_EXPERTS: [&str; 3] = ["ours", "own-best", "candle"];
 
 /// The arms of a run over products with narrow weights without `--arms`.
 pub const NARROW: [&str; 4] = ["ours", "own-best", "cublaslt", "bf16"];
+/// The same over experts with narrow weights.
+pub const NARROW_EXPERTS: [&str; 3] = ["ours", "own-best", "bf16"];
 
 /// The arms of a run over products with quantised weights without `--arms`.
 pub const GGUF: [&str; 4] = ["ours", "own-best", "candle", "bf16"];
