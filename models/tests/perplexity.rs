@@ -67,6 +67,8 @@ fn a_text_that_is_too_short_is_refused() -> Result<()> {
     assert!(error(1_000_000, 8).contains("expected 1000000"), "{}", error(1_000_000, 8));
     assert!(error(8, 8).contains("two tokens"), "{}", error(8, 8));
     assert!(Format::of_cpu().iter().chain(&Format::of_gpu()).all(|format| format.to_string().parse() == Ok(*format)));
+    let of_gpu: Vec<String> = Format::of_gpu().iter().map(Format::to_string).collect();
+    assert!(["fp8", "int8", "int4", "mxfp4"].iter().all(|name| of_gpu.iter().any(|of| of == name)), "{of_gpu:?}");
     assert!("q4_k".parse::<Format>().is_err_and(|error| error.contains("q4_0")));
     Ok(())
 }

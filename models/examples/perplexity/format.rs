@@ -40,7 +40,9 @@ impl Format {
     }
 
     pub fn of_gpu() -> Vec<Self> {
-        vec![Self::File, Self::Dense(DType::BF16), Self::Dense(DType::F16), Self::Blocks(GgmlDType::Q8_0)]
+        let dense = [Self::File, Self::Dense(DType::BF16), Self::Dense(DType::F16), Self::Blocks(GgmlDType::Q8_0)];
+        let is_rounded = |format: &Self| matches!(format, Self::Rounded(_));
+        dense.into_iter().chain(NAMES.map(|(_, format)| format).into_iter().filter(is_rounded)).collect()
     }
 }
 

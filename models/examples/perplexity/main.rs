@@ -37,7 +37,7 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     windows: u32,
     /// Formats of the weights: file, as they lie there; dequantised to f32, f16 or bf16; these quantised again to q8_0, q5_1, q5_0, q4_1 or q4_0; or rounded to
-    /// fp8, int8, int4 or mxfp4. Else file, bf16, f16 and q8_0, and on the CPU file and f32
+    /// fp8, int8, int4 or mxfp4. Else file, bf16, f16, q8_0 and the rounded ones, and on the CPU file and f32
     #[arg(long, value_name = "FORMAT", value_delimiter = ',')]
     formats: Vec<Format>,
     /// Runs on the CPU where there is a GPU, too
