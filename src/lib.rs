@@ -1,7 +1,7 @@
 //! A GEMM backend for [candle](https://docs.rs/candle-core): CUTLASS/CuTe and cuTile C++ kernels behind a dispatcher that
 //! says which kernel ran and why.
 //!
-//! # Five ways in
+//! # Ways in
 //!
 //! **Unmodified models** (feature `interpose`, Linux): one line sends every f16, bf16 and f32 product of the program through the
 //! dispatcher. A call that the dispatcher does not take goes to cuBLAS unchanged. See the module `interpose`. The feature
