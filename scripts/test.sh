@@ -15,10 +15,10 @@ export RUSTFLAGS=${RUSTFLAGS:-} RUSTDOCFLAGS="-D warnings"
 # CI compiles this project's crates a dozen times, and computes little with them. Level 3 takes three times as long to compile, and its tests as long to run.
 [[ -z ${CI:-} ]] || export CARGO_PROFILE_DEV_OPT_LEVEL=1
 
-# Builds, and checks the size of the library of kernels: build_below MIB OPTION...
-build_below() {
+# Runs cargo, and checks the size of the library of kernels that it builds: below MIB COMMAND OPTION...
+below() {
   local out bytes
-  out=$(cargo build --locked --message-format json-render-diagnostics "${@:2}" | grep -oE '/[^"]*/build/candle-tilegemm-[0-9a-f]+/out' | tail -n 1)
+  out=$(cargo "$2" --locked --message-format json-render-diagnostics "${@:3}" | grep -oE '/[^"]*/build/candle-tilegemm-[0-9a-f]+/out' | tail -n 1)
   bytes=$(stat -c %s "$out/libtilegemm_kernels.a")
   echo "the library of kernels: $((bytes >> 20)) MiB"
   ((bytes <= $1 << 20)) || { echo "it is above $1 MiB"; exit 1; }
@@ -48,6 +48,8 @@ scripts/format_csrc.sh --dry-run --Werror
 long=$(git ls-files '*.rs' '*.cu' '*.hpp' '*.h' '*.cpp' '*.sh' 'Makefile' '*.md' '*.toml' ':!benches/suite.toml' ':!csrc/bindings.rs' | xargs wc -l |
   awk '$2 != "total" && $1 > 500')
 [[ -z $long ]] || { echo "files above 500 lines:" && echo "$long" && exit 1; }
+(($(cat docs/*.md | wc -w) <= 25000)) || { echo "docs/*.md have more than 25,000 words"; exit 1; }
+(($(wc -l <README.md) <= 150)) || { echo "README.md has more than 150 lines"; exit 1; }
 
 # Builds of one feature set share what they compile; other sets of packages and targets have other features of macros' crates, which are then built again.
 step "clippy without CUDA, and bindings"
@@ -112,7 +114,7 @@ both="-p candle-tilegemm -p tilegemm --features $kernels,$measures"
 tests $both -p candle-tilegemm-models --lib $(printf -- '--test %s ' cli decoders gpu interpose sass tables)
 tests $both --test plan explain
 tests $both --doc
-build_below 60 $crates --features "$kernels,$measures" --bins --bench overhead
+below 60 build $crates --features "$kernels,$measures" --bins --bench overhead
 
 step "calls of candle and mistralrs for experts and quantised weights, by two linkers"
 for calls in experts "quantised weights" "experts with quantised weights"; do
@@ -127,7 +129,9 @@ program=$(ls -t target/debug/deps/interpose-* | grep -v '\.d$' | head -n 1)
 step "the preload library: its tests, its symbols, and the calls of a program"
 archs=$(grep -oE 'sm[0-9]+' <<<"$cuda" | paste -sd,),cutile
 tests $both,preload --lib interpose  # with the dependencies that are built
-build_below 36 -p candle-tilegemm-preload --features "$archs"  # without `gguf` and `experts`
+below 36 build -p candle-tilegemm-preload --features "$archs"  # with `narrow`
+# A dense build: its objects are there. A check runs the build script, too.
+below 32 check -p candle-tilegemm --no-default-features --features "$archs"
 scripts/check_preload.sh target/debug/libtilegemm_preload.so
 
 step "README.md's program on the packed crate, and examples/engine, outside of the tree"
