@@ -1,9 +1,10 @@
-//! One bad row of A beside good ones: the others keep their bits and nearly their time, and the row itself has what IEEE 754 says.
+//! One bad row of A beside good ones: the others keep their bits and nearly their time, and the row itself has what IEEE 754 says. `groups/bad_rows.rs`,
+//! `narrow.rs` and `fp8.rs` have the same for their kernels.
 
 use crate::device::{by_types, Element, Gpu, Operands};
 use crate::gguf::{self, Weights};
 use crate::numbers::normal;
-use crate::{built, cases, plain, Test};
+use crate::{built, cases, gated as gates, groups, plain, Test};
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 use candle_tilegemm::kernel::KernelDesc;
@@ -17,11 +18,11 @@ use std::time::{Duration, Instant};
 pub fn tests() -> Vec<(String, Test)> {
     let mut tests: Vec<(String, Test)> =
         vec![("bad_rows_of_dense_kernels".into(), Box::new(dense)), ("bad_rows_of_blocks".into(), Box::new(blocks))];
-    let formats = Format::ALL.into_iter().filter(|format| format.is_gguf_block());
-    tests
-        .extend(formats.map(|format| -> (String, Test) {
-            (format!("spikes_{format}"), Box::new(move |gpu| spikes(gpu, format)))
-        }));
+    tests.push(("bad_rows_of_gated_kernels".into(), Box::new(gated)));
+    for format in Format::ALL.into_iter().filter(|format| format.is_gguf_block()) {
+        tests.push((format!("spikes_{format}"), Box::new(move |gpu| spikes(gpu, format))));
+        tests.push((format!("spikes_of_experts_{format}"), Box::new(move |gpu| groups::spikes(gpu, format))));
+    }
     tests
 }
 
@@ -34,24 +35,48 @@ pub fn timed() -> Vec<(String, Test)> {
 const ROWS: [usize; 24] =
     [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 128, 129, 160, 161, 193, 257, 300];
 
-#[derive(Debug, Clone, Copy)]
-enum Bad {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bad {
     Nan,
     Infinities,
     OneInfinity,
     /// Finite numbers, whose sums are beyond the largest number of the type.
     Overflow,
+    /// Numbers beyond f16, whose sums are within f32. In f16: large numbers.
+    Huge,
 }
 
-const ALL: [Bad; 4] = [Bad::Nan, Bad::Infinities, Bad::OneInfinity, Bad::Overflow];
+const ALL: [Bad; 5] = [Bad::Nan, Bad::Infinities, Bad::OneInfinity, Bad::Overflow, Bad::Huge];
 
-fn spoil<T: Element>(row: &mut [T], bad: Bad) {
+impl Bad {
+    /// The kinds that a type has: fp8 has no infinity, and its sums do not overflow.
+    pub fn of(format: Format) -> &'static [Bad] {
+        if format == Format::F8E4M3 {
+            &[Bad::Nan, Bad::Huge]
+        } else {
+            &ALL
+        }
+    }
+
+    /// Whether no number of a bad row is finite.
+    fn spreads(self) -> bool {
+        !matches!(self, Bad::Overflow | Bad::Huge)
+    }
+}
+
+pub fn spoil<T: Element>(row: &mut [T], bad: Bad) {
     let infinity = T::from_f64(f64::INFINITY);
+    let [most, huge] = match T::KERNEL_DTYPE {
+        Format::F16 => [6e4, 1e4],
+        Format::F8E4M3 => [448.0; 2],
+        _ => [3e38, 1e30],
+    };
     match bad {
         Bad::Nan => row.fill(T::from_f64(f64::NAN)),
         Bad::Infinities => row.fill(infinity),
         Bad::OneInfinity => row[row.len() / 2] = infinity,
-        Bad::Overflow => row.fill(T::from_f64(if T::KERNEL_DTYPE == Format::F16 { 6e4 } else { 3e38 })),
+        Bad::Overflow => row.fill(T::from_f64(most)),
+        Bad::Huge => row.fill(T::from_f64(huge)),
     }
 }
 
@@ -59,17 +84,24 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Whether all rows but the bad one have the bits of a product without it, and whether the bad row has a number that no bad row can have.
-fn compare<Out: Element>(good: &[Out], got: &[Out], n: usize, row: usize, bad: Bad) -> Result<(), String> {
-    for (i, (good, got)) in good.chunks_exact(n).zip(got.chunks_exact(n)).enumerate() {
-        for (j, (good, got)) in good.iter().zip(got).enumerate() {
-            let (good, got) = (good.number(), got.number());
-            if i != row && good.to_bits() != got.to_bits() {
-                return Err(format!("row {row} is {bad:?}, and D[{i},{j}] is {got} in place of {good}"));
+/// Whether all rows of `n` numbers but the bad ones have the bits of a product without these, and whether a bad row has a number that no bad row can have.
+pub fn compare<Out: Element>(
+    good: &[Out],
+    got: &[Out],
+    n: usize,
+    is_bad: impl Fn(usize) -> bool,
+    bad: Bad,
+) -> Result<(), String> {
+    for (at, (good, got)) in good.iter().zip(got).enumerate() {
+        let (i, j, good, got) = (at / n, at % n, good.number(), got.number());
+        match is_bad(i) {
+            false if good.to_bits() != got.to_bits() => {
+                return Err(format!("beside {bad:?}, D[{i},{j}] is {got} in place of {good}"));
             }
-            if i == row && got.is_finite() && !matches!(bad, Bad::Overflow) {
-                return Err(format!("row {row} is {bad:?}, and D[{i},{j}] is {got}"));
+            true if got.is_finite() && bad.spreads() => {
+                return Err(format!("row {i} is {bad:?}, and D[{i},{j}] is {got}"));
             }
+            _ => {}
         }
     }
     Ok(())
@@ -115,7 +147,7 @@ fn dense_kernel<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc
             spoil(&mut spoilt, bad);
             (0..k).for_each(|p| operands.a[at(&problem, row, p)] = spoilt[p]);
             let got = gpu.run(kernel.name, &problem, &operands)?;
-            compare(&good, &got, n, row, bad).map_err(|e| format!("{kernel}, {problem}: {e}"))?;
+            compare(&good, &got, n, |i| i == row, bad).map_err(|e| format!("{kernel}, {problem}: {e}"))?;
             tried += 1;
         }
     }
@@ -125,6 +157,34 @@ fn dense_kernel<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc
 /// The place of A[i, p] among A's numbers.
 fn at(problem: &Problem, i: usize, p: usize) -> usize {
     i * problem.a.row_stride as usize + p * problem.a.col_stride as usize
+}
+
+/// Every dense kernel of gated products.
+fn gated(gpu: &Gpu) -> Result<(), String> {
+    for kernel in built().filter(|kernel| kernel.needs_gates()) {
+        by_types!(kernel.types, gated_kernel(gpu, kernel)).map_err(|e| format!("{kernel}: {e}"))?;
+    }
+    Ok(())
+}
+
+fn gated_kernel<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+    for (turn, m) in [2, 17, 64, 129, 300].into_iter().enumerate() {
+        let problem = gates::gated(kernel, [m, 72, 264], turn);
+        let mut operands = cases::operands::<T, Out>(&problem, 0, cases::Data::Normal, turn as u64);
+        let (row, kept, stride) = (m / 2, operands.a.clone(), problem.a.row_stride as usize);
+        for config in kernel.configurations(&problem.canonical().problem, &gpu.info) {
+            let name = format!("{kernel}@{config}");
+            let good = gpu.run(name.as_str(), &problem, &operands)?;
+            for bad in ALL {
+                spoil(&mut operands.a[row * stride..][..problem.k], bad);
+                let got = gpu.run(name.as_str(), &problem, &operands)?;
+                operands.a.copy_from_slice(&kept);
+                compare(&good, &got, problem.d.row_stride as usize, |i| i == row, bad)
+                    .map_err(|e| format!("{config}, {problem}: {e}"))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A product with blocks, on the device.
@@ -230,7 +290,7 @@ fn bad_row_of_blocks<T: Element>(gpu: &Gpu, name: &str, product: &Blocks<T>, row
         let mut x = product.x.clone();
         spoil(&mut x[row * k..][..k], bad);
         let (got, _) = product.run(gpu, name, &x, false)?;
-        compare(&good, &got, n, row, bad)?;
+        compare(&good, &got, n, |i| i == row, bad)?;
         let of_row = &got[row * n..][..n];
         if let Bad::OneInfinity = bad {
             // The sign of the weight at the infinity decides.
@@ -246,7 +306,8 @@ fn bad_row_of_blocks<T: Element>(gpu: &Gpu, name: &str, product: &Blocks<T>, row
     Ok(())
 }
 
-/// What a bad row beside good ones costs at most. Infinities take longest: weights at their places are read one by one.
+/// What a bad row beside good ones costs at most. Infinities take longest: weights at their places are read one by one. Where sums overflow, the scales of W are
+/// read once more; where they do not, nothing is.
 fn cost(gpu: &Gpu) -> Result<(), String> {
     let kernels = of_blocks().filter(|kernel| kernel.types.a == Format::F32 && kernel.family != "reference");
     let formats = [Format::Q8_0, Format::Q4_0, Format::Q4K];
@@ -257,11 +318,15 @@ fn cost(gpu: &Gpu) -> Result<(), String> {
                 continue;
             }
             let (_, good) = product.run(gpu, kernel.name, &product.x, true)?;
-            for bad in [Bad::Nan, Bad::Infinities, Bad::OneInfinity] {
+            for bad in ALL {
                 let mut x = product.x.clone();
                 spoil(&mut x[m / 2 * k..][..k], bad);
                 let (_, took) = product.run(gpu, kernel.name, &x, true)?;
-                let most = if matches!(bad, Bad::Nan) { 3 } else { 8 };
+                let most = match bad {
+                    Bad::Nan | Bad::Huge => 3,
+                    Bad::Overflow => 5,
+                    Bad::Infinities | Bad::OneInfinity => 8,
+                };
                 if took > most * good + Duration::from_micros(10) {
                     return Err(format!("{kernel}, {}: {took:?} with {bad:?}, {good:?} without", product.problem));
                 }
@@ -272,7 +337,7 @@ fn cost(gpu: &Gpu) -> Result<(), String> {
 }
 
 /// The magnitude of each weight's parts: |scale times code| and |minimum|. Without codes, a block has the minima alone.
-fn magnitudes(format: Format, bytes: &[u8], n: usize) -> Result<Vec<f64>, String> {
+pub fn magnitudes(format: Format, bytes: &[u8], n: usize) -> Result<Vec<f64>, String> {
     let codes = match format {
         Format::Q4_1 | Format::Q5_1 => 4..format.block().bytes,
         Format::Q2K => 16..80,

@@ -1,6 +1,7 @@
 //! Products of 8 bits by 8 bits, against sums in f64 of the numbers that the host reads: by every kernel that has such products, with factors of every
 //! kind. And the quantiser of activations, against the host.
 
+use crate::bad_rows::{compare, Bad};
 use crate::device::{Choice, Element, Gpu};
 use crate::numbers::{Kind, Numbers};
 use crate::oracle::{agree, dot, GUARD};
@@ -35,6 +36,15 @@ pub fn tests() -> Vec<(String, Test)> {
         (format!("{kernel}_bytes"), Box::new(move |gpu| every_case(gpu, kernel)))
     };
     let mut tests: Vec<(String, Test)> = built().filter(has_cases).map(of_kernel).collect();
+    let beside = |kernel: &'static KernelDesc| -> (String, Test) {
+        let test: Test = Box::new(move |gpu| match kernel.types.d {
+            Format::BF16 => beside_a_bad_row::<bf16>(gpu, kernel),
+            Format::F16 => beside_a_bad_row::<f16>(gpu, kernel),
+            _ => beside_a_bad_row::<f32>(gpu, kernel),
+        });
+        (format!("{kernel}_bytes_beside_a_bad_row"), test)
+    };
+    tests.extend(built().filter(has_cases).map(beside));
     // The reference kernel with factors, and the dispatcher's choice.
     if !tests.is_empty() {
         tests.push(("reference_f8e4m3_bf16_bytes".into(), Box::new(|gpu| every_case(gpu, reference(gpu)?))));
@@ -120,6 +130,7 @@ fn scales([m, n, k]: [usize; 3], kind: usize) -> [Option<Scale>; 2] {
 }
 
 /// An operand in lines of K: its codes, and its factors with their place.
+#[derive(Clone)]
 struct Bytes {
     codes: Vec<u8>,
     stride: usize,
@@ -251,6 +262,57 @@ fn sums_of_one_sign(gpu: &Gpu) -> Result<(), String> {
     }
     if tried < 4 && !kernels.is_empty() {
         return Err(format!("only {tried} products to try"));
+    }
+    Ok(())
+}
+
+/// A row whose codes or factors are NaN or the largest changes no bit of the others, in every configuration.
+fn beside_a_bad_row<Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+    let ([format, d], fast) = ([kernel.types.a, kernel.types.d], kernel.math == Math::FastAccum);
+    let (n, k, mut tried) = (136, 272, 0);
+    for m in [2, 9, 64, 129, 300] {
+        // Factors of rows, of blocks, and none.
+        for kind in [2, 3, 0] {
+            let problem = problem([format, d], [m, n, k], kind, PLAIN, fast);
+            if kernel.supports(&problem.canonical().problem, &gpu.info).is_err() {
+                continue;
+            }
+            let mut rng = StdRng::seed_from_u64((m + kind) as u64);
+            let mut operand = |lines: usize, scale, extents| {
+                Bytes::random(format, [lines, k], 0, PLAIN.codes, &mut rng).with_factors(scale, extents, &mut rng)
+            };
+            let (a, w) = (operand(m, problem.a.scale, [m, k]), operand(n, problem.b.scale, [k, n]));
+            let (row, of_d) = (m / 2, vec![Out::from_f64(0.0); m * n]);
+            // Codes of fp8 may be NaN; those of int8, and other factors, may be the largest.
+            let mut spoilt: Vec<(Bad, Bytes)> = Vec::new();
+            for (bad, code) in [(Bad::Nan, 0x7f), (Bad::Huge, if format == Format::I8 { 0x7f } else { 0x7e })] {
+                if format != Format::I8 || bad == Bad::Huge {
+                    let mut a = a.clone();
+                    a.codes[row * a.stride..][..k].fill(code);
+                    spoilt.push((bad, a));
+                }
+            }
+            for (bad, factor) in [(Bad::Nan, f32::NAN), (Bad::Infinities, f32::INFINITY), (Bad::Overflow, f32::MAX)] {
+                if let Some(scale) = problem.a.scale {
+                    let mut a = a.clone();
+                    (0..k).for_each(|p| a.factors[scale.index([0, 0], [row, p]) as usize] = factor);
+                    spoilt.push((bad, a));
+                }
+            }
+            for config in kernel.configurations(&problem.canonical().problem, &gpu.info) {
+                let name = if config.is_default() { kernel.name.into() } else { format!("{kernel}@{config}") };
+                let (plan, queue) = gpu.plan(Choice::Named(&name), &problem)?;
+                let good = launch(gpu, &plan, queue, [&a, &w], &of_d, &of_d)?;
+                for (bad, spoilt) in &spoilt {
+                    let got = launch(gpu, &plan, queue, [spoilt, &w], &of_d, &of_d)?;
+                    compare(&good, &got, n, |i| i == row, *bad).map_err(|e| format!("{name}, {problem}: {e}"))?;
+                }
+                tried += 1;
+            }
+        }
+    }
+    if tried == 0 {
+        return Err("no product to try".into());
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ pub fn few(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
 }
 
 /// A product of `n` gates.
-fn gated(kernel: &KernelDesc, [m, n, k]: [usize; 3], turn: usize) -> Problem {
+pub fn gated(kernel: &KernelDesc, [m, n, k]: [usize; 3], turn: usize) -> Problem {
     let mut epilogue = Epilogue::new(if turn % 4 == 1 { -0.75 } else { 1.0 }, 0.0);
     (epilogue.gate, epilogue.activation) = (Some(Gate::Halves), Activation::ALL[turn % 5]);
     Problem::dense(m, 2 * n, k, 1, Layout::NT, kernel.types.a).with(|problem| {

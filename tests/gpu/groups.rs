@@ -6,6 +6,7 @@ use crate::numbers::normal;
 use crate::oracle::{agree, GUARD};
 use crate::shard::side_by_side;
 use crate::{built, Test};
+use bad_rows::beside_a_bad_row;
 use candle::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr};
 use candle_tilegemm::dispatch::{Dispatcher, Planned, Policy};
@@ -21,8 +22,11 @@ use routing::{distributions, routing, Kind, Routing, KINDS};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+mod bad_rows;
 mod matrices;
 mod routing;
+
+pub use bad_rows::spikes;
 
 pub fn tests() -> Vec<(String, Test)> {
     let is_of_bytes = |kernel: &KernelDesc| [Format::F8E4M3, Format::I8].contains(&kernel.types.a);
@@ -36,6 +40,7 @@ pub fn tests() -> Vec<(String, Test)> {
             [
                 of("in_groups", |gpu, kernel| by_types!(kernel.types, in_groups(gpu, kernel))),
                 of("of_a_graph_is_routed_anew", |gpu, kernel| by_types!(kernel.types, routed_anew(gpu, kernel))),
+                of("beside_a_bad_row", |gpu, kernel| by_types!(kernel.types, beside_a_bad_row(gpu, kernel))),
             ]
         })
         .collect()

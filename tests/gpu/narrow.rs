@@ -1,6 +1,7 @@
 //! Products with narrow weights, against sums in f64 of the numbers that the host reads: by every kernel for one B that takes such weights, and on
 //! copies of the weights in 16 bits.
 
+use crate::bad_rows::{compare, spoil, Bad};
 use crate::codes::{self, Kind as Codes, Weights};
 use crate::device::{by_types, Choice, Element, Gpu};
 use crate::numbers::{Kind, Numbers};
@@ -22,8 +23,13 @@ use rayon::prelude::*;
 pub fn tests() -> Vec<(String, Test)> {
     // groups.rs has the kernels for groups of rows.
     let is_narrow = |kernel: &&KernelDesc| kernel.types.has_narrow_b();
-    let kernels = built().filter(is_narrow).filter(|kernel| !kernel.needs_groups() && !kernel.needs_gates());
-    let ways = kernels.map(|kernel| (Way::Kernel(kernel), kernel.types, format!("{kernel}_narrow")));
+    let kernels = || built().filter(is_narrow).filter(|kernel| !kernel.needs_groups() && !kernel.needs_gates());
+    let beside = |kernel: &'static KernelDesc| -> (String, Test) {
+        let test: Test = Box::new(move |gpu| by_types!(kernel.types, beside_a_bad_row(gpu, kernel)));
+        (format!("{kernel}_narrow_beside_a_bad_row"), test)
+    };
+    let beside: Vec<(String, Test)> = kernels().map(beside).collect();
+    let ways = kernels().map(|kernel| (Way::Kernel(kernel), kernel.types, format!("{kernel}_narrow")));
     let wide = |types: &Types| types.b == Format::U4;
     let mut of_a: Vec<Types> = built().filter(is_narrow).map(|kernel| kernel.types).filter(wide).collect();
     of_a.sort_by_key(|types| (types.a, types.d));
@@ -37,7 +43,7 @@ pub fn tests() -> Vec<(String, Test)> {
     let test = |(way, types, name): (Way, Types, String)| -> (String, Test) {
         (name, Box::new(move |gpu| by_types!(types, every_case(gpu, way, types.b))))
     };
-    ways.chain(copies).map(test).collect()
+    ways.chain(copies).map(test).chain(beside).collect()
 }
 
 /// How products run.
@@ -185,6 +191,44 @@ fn some<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Res
                     break;
                 }
             }
+        }
+    }
+    if tried == 0 {
+        return Err("no product to try".into());
+    }
+    Ok(())
+}
+
+/// One bad row of A changes no bit of the others, in every configuration.
+fn beside_a_bad_row<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -> Result<(), String> {
+    let (n, k, b) = (72, 512, kernel.types.b);
+    let mut tried = 0;
+    for (turn, m) in [2, 7, 17, 64, 130, 300].into_iter().enumerate() {
+        let scales = codes::scales(b, [n, k]);
+        let problems = scales.iter().cycle().skip(2 * turn + 1).take(scales.len());
+        let problems = problems.map(|scale| {
+            Problem::narrow([m, n, k], T::KERNEL_DTYPE, b, *scale).with(|p| p.d.format = Out::KERNEL_DTYPE)
+        });
+        let takes = |problem: &Problem| kernel.supports(&problem.canonical().problem, &gpu.info).is_ok();
+        // With the first factors that the kernel takes.
+        let Some(problem) = problems.into_iter().find(takes) else { continue };
+        let mut rng = StdRng::seed_from_u64(m as u64);
+        let mut x = Numbers::<T>::new(Kind::Normal, &mut rng).take(m * k);
+        let weights = Weights::random(&problem, 1, Codes::Usual, &mut rng);
+        let (row, kept, of_d) = (m / 2, x.clone(), vec![Out::from_f64(0.0); m * n]);
+        for config in kernel.configurations(&problem.canonical().problem, &gpu.info) {
+            let name = if config.is_default() { kernel.name.into() } else { format!("{kernel}@{config}") };
+            let run = |x: &Vec<T>| {
+                let operands = On { weights: &weights, offset: 0, x, bias: &of_d, c: &of_d };
+                operands.launch(gpu, Choice::Named(&name), &problem).map(|(d, _)| d)
+            };
+            let good = run(&x)?;
+            for &bad in Bad::of(T::KERNEL_DTYPE) {
+                spoil(&mut x[row * k..][..k], bad);
+                compare(&good, &run(&x)?, n, |i| i == row, bad).map_err(|e| format!("{name}, {problem}: {e}"))?;
+                x.copy_from_slice(&kept);
+            }
+            tried += 1;
         }
     }
     if tried == 0 {
