@@ -12,6 +12,9 @@ path=$(tr : '\n' <<<"$PATH" | while read -r dir; do [[ -e $dir/nvcc ]] || echo "
 env -u CUDA_HOME -u CUDA_PATH -u TILEGEMM_CUDA_HOME -u CUTLASS_DIR -u NVCC -u LIBRARY_PATH -u LD_LIBRARY_PATH -u CUDARC_CUDA_VERSION -u CUDA_COMPUTE_CAP -u CANDLE_TESTS \
   PATH="$path" DOCS_RS=1 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} --cfg docsrs" \
   cargo doc --locked --no-deps --lib --target-dir target/docs "${arguments[@]}"
-for item in nn/index launch/fn.launch launch/fn.prepare interpose/fn.stats interpose/fn.experts_are_active; do
+for item in nn/index launch/fn.launch launch/fn.prepare layer/struct.RmsNorm interpose/fn.stats interpose/fn.experts_are_active interpose/fn.mistralrs_is_active; do
   [[ -e target/docs/doc/candle_tilegemm/$item.html ]] || { echo "docs_rs.sh: the documentation lacks $item" >&2; exit 1; }
 done
+# A method has no page of its own.
+group=target/docs/doc/candle_tilegemm/nn/parallel/struct.Group.html
+grep -q 'id="method.cards"' "$group" || { echo "docs_rs.sh: the documentation lacks Group::cards" >&2; exit 1; }

@@ -112,6 +112,31 @@ pub(super) unsafe fn in_turn(
 /// learned in a capture, so they learn here, before it. Learning is on meanwhile, and a stream that is idle is kept busy for a moment before a kernel is timed: what
 /// counts is the GPU's time, which is all that a graph leaves. `step` should wait for its results, as a program does that uses them.
 ///
+/// ```no_run
+/// use candle_tilegemm::dispatch::Policy;
+/// use candle_tilegemm::launch::{self, Pointers, Queue};
+/// use candle_tilegemm::{Format, Layout, Problem};
+/// use cudarc::driver::{CudaContext, DevicePtr, DevicePtrMut};
+///
+/// let stream = CudaContext::new(0)?.new_stream()?;
+/// let (a, b) = (stream.alloc_zeros::<f32>(64 * 128)?, stream.alloc_zeros::<f32>(32 * 128)?);
+/// let mut d = stream.alloc_zeros::<f32>(64 * 32)?;
+///
+/// let problem = Problem::dense(64, 32, 128, 1, Layout::NT, Format::F32);
+/// let plan = launch::dispatcher(0)?.plan(&problem, Policy::own())?;
+/// let mut step = || -> Result<(), Box<dyn std::error::Error>> {
+///     let ((a, _reads_a), (b, _reads_b)) = (a.device_ptr(&stream), b.device_ptr(&stream));
+///     let (d, _writes_d) = d.device_ptr_mut(&stream);
+///     let queue = Queue::new(stream.cu_stream().cast(), std::ptr::null_mut());
+///     // SAFETY: as for `launch::launch`.
+///     unsafe { launch::launch(&plan, Pointers::new(a as _, b as _, d as _), queue)? };
+///     Ok(stream.synchronize()?)
+/// };
+/// launch::prepare_learned(&mut step)?;
+/// // From here on a capture of `step` has the kernel that won.
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Those of `step`, and [`Error::BadSetting`](crate::Error::BadSetting) for `TILEGEMM_LEARN`.
 pub fn prepare_learned<E: From<Error>>(

@@ -2,7 +2,7 @@
 //! the choice of the next token. The module `nn` has them for candle's tensors.
 //!
 //! There is one kernel for a task, and no dispatcher. Every launch checks its arguments, launches one kernel on a stream, waits for nothing, allocates
-//! nothing, and is legal in a CUDA graph capture after `launch::prepare`. `csrc/layer/layer.h` states what each kernel computes.
+//! nothing, and is legal in a CUDA graph capture after `launch::prepare`. `csrc/layer/layer.h` states what each kernel computes. `RmsNorm` has an example.
 
 #[cfg(feature = "layers")]
 mod attention;

@@ -19,6 +19,28 @@ fn size(format: Format) -> i64 {
 }
 
 /// y = x / sqrt(mean(x^2) + eps) weight for each row; with a residual, of sum = x + residual, which is rounded and stored first.
+///
+/// ```no_run
+/// use candle_tilegemm::layer::{RmsNorm, Rows};
+/// use candle_tilegemm::Format;
+/// use cudarc::driver::{CudaContext, DevicePtr, DevicePtrMut};
+///
+/// let stream = CudaContext::new(0)?.default_stream();
+/// let (rows, columns) = (8, 4096);
+/// let (x, weight) = (stream.clone_htod(&vec![1f32; rows * columns])?, stream.clone_htod(&vec![0.5f32; columns])?);
+/// let mut y = stream.alloc_zeros::<f32>(rows * columns)?;
+/// {
+///     let ((x, _reads_x), (weight, _reads_weight)) = (x.device_ptr(&stream), weight.device_ptr(&stream));
+///     let (y, _writes_y) = y.device_ptr_mut(&stream);
+///     let (residual, sum, y) = (Rows::NONE, Rows::NONE, Rows::new(y as _, columns as i64));
+///     let (x, weight, eps, format) = (Rows::new(x as _, columns as i64), weight as _, 1e-5, Format::F32);
+///     let norm = RmsNorm { x, residual, weight, sum, y, rows, columns, eps, format, y_format: format };
+///     // SAFETY: the memory has these sizes, and lives until the stream has passed.
+///     unsafe { norm.launch(stream.cu_stream().cast())? };
+/// }
+/// let y: Vec<f32> = stream.clone_dtoh(&y)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct RmsNorm {
     /// rows x columns.

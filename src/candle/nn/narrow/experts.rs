@@ -54,6 +54,28 @@ pub enum ExpertGate {
 /// the feature `layers`, too.
 ///
 /// [`FusedMoe::from_narrow`](crate::nn::moe::FusedMoe::from_narrow) makes a layer with a router of them.
+///
+/// ```
+/// use candle::{Device, Result, Tensor};
+/// use candle_tilegemm::nn::moe::Routing;
+/// use candle_tilegemm::nn::narrow::{ExpertGate, Granularity, QuantWeight, Quantizer};
+/// use candle_tilegemm::nn::{GateFunction, QuantExperts};
+/// use candle_tilegemm::problem::Gate;
+///
+/// let [count, hidden, inner] = [4, 64, 32];
+/// let random = |rows: usize, columns: usize| Tensor::randn(0f32, 1f32, (rows, columns), &Device::Cpu);
+/// let weight = |rows: usize, columns: usize| -> Result<QuantWeight> {
+///     QuantWeight::quantize(&random(count * rows, columns)?, Quantizer::Fp8(Granularity::Channel))
+/// };
+/// let weights = [weight(2 * inner, hidden)?, weight(hidden, inner)?]; // gates and ups, and downs
+/// let gate = ExpertGate::Function(GateFunction::SwiGlu);
+/// let experts = QuantExperts::new([count, hidden, inner], weights, [None, None], Gate::Halves, gate)?;
+///
+/// let (tokens, logits) = (random(3, hidden)?, random(3, count)?);
+/// let y = experts.forward(&tokens, &Routing::by_logits(&logits, 2, true)?)?;
+/// assert_eq!(y.dims(), [3, hidden]);
+/// # Ok::<(), candle::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct QuantExperts {
     /// (experts * 2 inner, hidden) and (experts * hidden, inner)

@@ -3,6 +3,17 @@
 use ::candle::{bail, Result};
 
 /// How a module's weights are stored.
+///
+/// ```
+/// use candle_tilegemm::nn::narrow::{Awq, Scheme};
+/// use candle_tilegemm::nn::QuantizationConfig;
+///
+/// let config = r#"{"quant_method":"awq","bits":4,"group_size":128,"zero_point":true,"version":"gemm","modules_to_not_convert":["lm_head"]}"#;
+/// let config = QuantizationConfig::from_json(config)?;
+/// assert_eq!(config.scheme("model.layers.0.mlp.up_proj"), Scheme::Awq(Awq { group: Some(128), zeros: true }));
+/// assert_eq!(config.scheme("lm_head"), Scheme::Plain);
+/// # Ok::<(), candle::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Scheme {

@@ -18,6 +18,18 @@ const TILE: usize = 16;
 /// - **Scales**: a matrix of their own, with strides ([`Scales`]).
 /// - **Zero points**: a byte each, in a matrix with the strides of the scales. Without it they are 8 in `U4`, 128 in `U8`, and 0 elsewhere.
 /// - **Gather**: where columns were sorted by group (GPTQ's act order), the column of x that column k meets.
+///
+/// ```
+/// use candle::{Device, Tensor};
+/// use candle_tilegemm::nn::narrow::{Codes, QuantWeight, Quantizer};
+///
+/// let weight = Tensor::new(&[[127f32, -3., 64.], [0., 254., -2.]], &Device::Cpu)?;
+/// let narrow = QuantWeight::quantize(&weight, Quantizer::Int8 { group: None })?; // factors of 1 and 2
+/// assert_eq!((narrow.codes(), narrow.shape(), narrow.row_bytes()), (Codes::I8, [2, 3], 16));
+/// assert_eq!(narrow.bytes()[..3], [127, -3i8 as u8, 64]);
+/// assert_eq!(narrow.dequantize(), [127., -3., 64., 0., 254., -2.]);
+/// # Ok::<(), candle::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuantWeight {
     pub(super) codes: Codes,
