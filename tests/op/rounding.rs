@@ -3,6 +3,8 @@
 use crate::{exact, product, randn};
 use candle::{DType, Device, Result, Tensor, Var, D};
 use candle_tilegemm::cublaslt::{self, fused_matmul, CublasLt};
+use candle_tilegemm::nn::moe::{moe_gemm, FusedMoe, MoeCfg, Routing};
+use candle_tilegemm::problem::Gate;
 use candle_tilegemm::{Activation, Gemm};
 
 const HALF: [DType; 2] = [DType::F16, DType::BF16];
@@ -233,6 +235,85 @@ fn an_activation_after_the_residual_is_of_sums_in_f32() -> Result<()> {
             fused_matmul(&a, &b, Some(&other), None, Some(1.0), None, Some(cublaslt::Activation::Relu), lt.clone());
         let error = error.unwrap_err().to_string();
         assert!(error.contains("is in F32, the operands in"), "{error}");
+    }
+    Ok(())
+}
+
+/// The product of each pair of tokens (or, with `by_pair`, of pairs) with the matrix of its expert, in f64.
+fn of_experts(x: &Tensor, weights: &Tensor, experts: &[u32], by_pair: bool) -> Result<Tensor> {
+    let (x, weights) = (exact(x)?, exact(weights)?);
+    let row = |(pair, expert): (usize, &u32)| {
+        let x = x.get(if by_pair { pair } else { pair / 2 })?.unsqueeze(0)?;
+        x.matmul(&weights.get(*expert as usize)?.t()?)
+    };
+    Tensor::cat(&experts.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?, 0)
+}
+
+/// Two experts for each of 20 tokens, with factors for pairs.
+fn routed(factors: &[f32]) -> Result<(Vec<u32>, Routing)> {
+    let experts: Vec<u32> = (0..40).map(|pair| (7 * pair + pair / 2) % 3).collect();
+    let chosen = Tensor::from_slice(&experts, (20, 2), &Device::Cpu)?;
+    let routing = Routing::new(3, &chosen, &Tensor::from_slice(factors, (20, 2), &Device::Cpu)?)?;
+    Ok((experts, routing))
+}
+
+#[test]
+fn products_of_experts_are_rounded_once() -> Result<()> {
+    let factors: Vec<f32> = (0..40).map(|pair| 0.3 + 0.01 * pair as f32).collect();
+    let (experts, routing) = routed(&factors)?;
+    let scales = Tensor::from_iter(factors.iter().map(|x| f64::from(*x)), &Device::Cpu)?.unsqueeze(1)?;
+    for dtype in HALF {
+        let weights = randn(&[3, 66, 80], dtype)?;
+        let (tokens, pairs) = (randn(&[20, 80], dtype)?, randn(&[40, 80], dtype)?);
+        let plain = of_experts(&tokens, &weights, &experts, false)?;
+        assert_rounded_once(&routing.by_tokens().forward(&tokens, &weights)?, &plain, 40.0, &format!("{dtype:?}"))?;
+        let scaled = of_experts(&pairs, &weights, &experts, true)?.broadcast_mul(&scales)?;
+        let got = routing.by_pairs().forward(&pairs, &weights)?;
+        assert_rounded_once(&got, &scaled, 40.0, &format!("{dtype:?} scaled"))?;
+        for activation in Activation::ALL {
+            let expected =
+                (activate(activation, &plain.narrow(1, 0, 33)?.contiguous()?)? * plain.narrow(1, 33, 33)?)?;
+            let got = routing.by_tokens().gate(Gate::Halves, activation).forward(&tokens, &weights)?;
+            // A gate of up to 40 multiplies the sum's error.
+            assert_rounded_once(&got, &expected, 2000.0, &format!("{dtype:?} gated, {activation:?}"))?;
+        }
+    }
+    // Sums beyond the largest f16, which the factor of the pair brings back.
+    let (x, weights) = (filled(64.0, &[40, 80], DType::F16)?, filled(64.0, &[3, 5, 80], DType::F16)?);
+    let (_, routing) = routed(&[0.125; 40])?;
+    let groups = Tensor::from_iter((0..40u32).map(|row| row / 14), &Device::Cpu)?;
+    let (list, factor) = (Tensor::arange(0u32, 40, &Device::Cpu)?, filled(0.125, &[40], DType::F32)?);
+    for y in
+        [routing.by_pairs().forward(&x, &weights)?, moe_gemm(&x, &weights, &Some(factor), &list, &groups, 1, true)?]
+    {
+        assert_eq!(values(&y)?, [40_960.0; 200]);
+    }
+    Ok(())
+}
+
+/// The sum over a token's experts and the residual, of the results of the two products.
+#[test]
+fn sums_over_experts_are_rounded_once() -> Result<()> {
+    let cfg = MoeCfg {
+        hidden_size: 48,
+        num_experts: 3,
+        num_experts_per_tok: 2,
+        moe_intermediate_size: 32,
+        norm_topk_prob: true,
+        act: candle_nn::Activation::Silu,
+        decoder_sparse_step: None,
+    };
+    for dtype in HALF {
+        let (router, x, residual) = (randn(&[3, 48], dtype)?, randn(&[1, 20, 48], dtype)?, randn(&[1, 20, 48], dtype)?);
+        let (gate_up, down) = (randn(&[3, 64, 48], dtype)?, randn(&[3, 48, 32], dtype)?);
+        let layer = FusedMoe::from_weights(router.clone(), gate_up.clone(), down.clone(), &cfg)?;
+        let tokens = x.squeeze(0)?;
+        let logits = Gemm::new().out_dtype(DType::F32).forward(&tokens, &router.t()?)?;
+        let routing = Routing::by_logits(&logits, 2, true)?;
+        let inner = routing.by_tokens().gate(Gate::Halves, Activation::Silu).forward(&tokens, &gate_up)?;
+        let results = exact(&routing.by_pairs().forward(&inner, &down)?)?.reshape((20, 2, 48))?;
+        let expected = (results.sum(1)? + exact(&residual)?.squeeze(0)?)?.unsqueeze(0)?;
+        assert_rounded_once(&layer.forward_residual(&x, &residual)?, &expected, 200.0, &format!("{dtype:?}"))?;
     }
     Ok(())
 }
