@@ -97,7 +97,9 @@ impl Explanation {
         }
         let width = able.iter().map(|(kernel, _)| kernel.name.len()).max().unwrap_or(0);
         writeln!(f, "   {:<width$}  {:>11}  roofline  made for", "kernel", "estimate")?;
-        for (kernel, us) in able {
+        let room = WIDTH.saturating_sub(width + 28);
+        let short = |kernel: &KernelDesc| shorten(kernel.why, room);
+        for &(kernel, us) in &able {
             let arrow = if self.packing.is_none() && self.chosen.is_some_and(|chosen| chosen.name == kernel.name) {
                 "->"
             } else {
@@ -105,7 +107,11 @@ impl Explanation {
             };
             let ratio = times(us / self.roofline_us);
             let head = format!("{arrow} {kernel:<width$}  {us:>8.1} us  {ratio:>8}");
-            writeln!(f, "{head}  {}", shorten(kernel.why, WIDTH.saturating_sub(head.len() + 2)))?;
+            let why = short(kernel);
+            // What is cut off may be what tells two kernels apart.
+            let is_cut = able.iter().any(|(other, _)| other.why != kernel.why && short(other) == why);
+            let text = if is_cut { lines(kernel.why, room) } else { vec![why.into()] };
+            writeln!(f, "{head}  {}", text.join(&format!("\n{:1$}", "", width + 28)))?;
         }
         match self.config.is_default() {
             true => Ok(()),
@@ -256,6 +262,21 @@ fn times(ratio: f64) -> String {
     } else {
         "> 100x".into()
     }
+}
+
+/// The words of a sentence in lines of at most `width` columns.
+fn lines(sentence: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in sentence.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + word.len() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.into()),
+        }
+    }
+    lines
 }
 
 /// At most `width` columns of a sentence: up to the end of a clause, else of a word, with dots for the rest.

@@ -3,8 +3,8 @@
 use candle_tilegemm::arch::DeviceInfo;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::kernel::{Math, Rejection};
-use candle_tilegemm::problem::{BiasAxis, Epilogue, Operand, Types};
+use candle_tilegemm::kernel::{KernelDesc, Math, Rejection};
+use candle_tilegemm::problem::{BiasAxis, Epilogue, Groups, Operand, Scale, Types};
 use candle_tilegemm::{Activation, F32Mode, Format, Layout, Problem};
 
 fn h100() -> Dispatcher {
@@ -201,6 +201,45 @@ fn every_kernel_says_alone_what_it_is_made_for() {
             assert!(!able.is_empty() && able.iter().all(|line| !line.trim_end().ends_with('x')), "{text}");
         }
     }
+}
+
+/// Where the texts of two kernels differ at their ends only, neither is cut.
+#[test]
+fn kernels_made_for_other_things_read_differently() {
+    let groups = Groups::routed(8, 64, 2);
+    let experts = |a, b| {
+        let scale = (b == Format::F8E4M3).then(|| Scale::of_blocks(Format::F32, [128, 128], 4096));
+        Problem::grouped([128, 4096, 4096], groups, a).with_weights(b, scale)
+    };
+    let mut narrow = 0;
+    for problem in [
+        experts(Format::BF16, Format::F8E4M3),
+        experts(Format::F16, Format::F8E4M3),
+        experts(Format::F32, Format::Q4K),
+        experts(Format::BF16, Format::BF16),
+        bf16(2048, 28672, 4096),
+    ] {
+        let text = h100().explain(&problem, Policy::default()).to_string();
+        assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+        let list: Vec<&str> = text.lines().skip_while(|line| !line.contains("made for")).skip(1).collect();
+        let list = &list[..list.iter().position(|line| line.is_empty() || line.starts_with("conf")).unwrap()];
+        let start = text.lines().find_map(|line| line.find("made for")).unwrap();
+        // The text of each kernel, with the lines on which it goes on.
+        let mut told: Vec<(&KernelDesc, String)> = Vec::new();
+        for line in list {
+            let name = line[3..].split(' ').next().unwrap();
+            match KERNELS.iter().find(|kernel| kernel.name == name) {
+                Some(kernel) => told.push((kernel, line[start..].into())),
+                None => told.last_mut().unwrap().1 += &format!(" {}", line.trim()),
+            }
+        }
+        for (kernel, text) in &told {
+            let same = told.iter().filter(|(other, of_other)| of_other == text && other.why != kernel.why);
+            assert_eq!(same.count(), 0, "{problem}: another kernel than {kernel} has the text {text:?}");
+        }
+        narrow += told.iter().filter(|(kernel, _)| kernel.family == "narrow_grouped_gemm").count();
+    }
+    assert_eq!(narrow, 4);
 }
 
 #[test]
