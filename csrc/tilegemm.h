@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a type below changes or a function goes. Rust refuses a library with another number. */
-#define TG_ABI_VERSION 16
+#define TG_ABI_VERSION 15
 
 typedef enum tg_status {
   TG_OK = 0,
@@ -201,16 +201,14 @@ typedef struct tg_kernel {
  * and pair p is choice p % top_k of token p / top_k. Pointers are to the device. At most 1024 experts. */
 typedef struct tg_routing {
   int64_t tokens, experts, top_k;
-  const void* logits; /* tokens x candidates, `row_stride` apart; null: `chosen` is given, and scales are not written */
+  const void* logits; /* tokens x experts, `row_stride` apart; null: `chosen` is given, and scales are not written */
   int64_t row_stride;
-  int64_t candidates; /* the experts that logits choose from, of which those from `first` on are the `experts` of the
-                         lists; others are on other GPUs. Without logits both are 0 */
-  int64_t first;
-  tg_format format;   /* of the logits: f16, bf16 or f32 */
-  int32_t normalise;  /* not 0: the scales of a token add up to 1; 0: scales are shares of the softmax over all */
-  uint32_t* chosen;   /* tokens x top_k: candidates less `first`, by falling logit, equal logits by rising candidate. A
-                         number that is not below `experts` is that of no expert here */
-  float* scales;      /* tokens x top_k */
+  tg_format format; /* of the logits: f16, bf16 or f32 */
+  int32_t
+      normalise;    /* not 0: the scales of a token add up to 1; 0: scales are shares of the softmax over all experts */
+  uint32_t* chosen; /* tokens x top_k: experts by falling logit, equal logits by rising expert. A given number may be
+                       that of no expert */
+  float* scales;    /* tokens x top_k */
   int32_t* first_row; /* experts + 1, as tg_groups has it */
   uint32_t* pairs;  /* tokens x top_k: by expert, and for each expert by rising pair; last the pairs without an expert,
                        in no group */

@@ -6,12 +6,18 @@
 #include "common/launch.hpp"
 #include "common/ptx.hpp"
 #include "experts/pairs.hpp"
+#include "experts/route.h"
 #include "library.h"
 
 namespace tilegemm {
 namespace {
 
 constexpr int warps = 8, threads = 32 * warps, most_experts = 1024;
+
+// What logits choose from, and the first of those that are here.
+struct Routing : tg_routing {
+  int64_t candidates, first;
+};
 
 // A number whose order is the order of the floats. NaN is above all floats, so that a token with a NaN has weights of
 // NaN.
@@ -29,7 +35,7 @@ constexpr uint32_t taken = 0;  // below the key of -inf
 // The `top_k` candidates with the largest logits of a token, by falling logit, equal logits by rising candidate; and
 // their shares of the softmax. A warp works on a token, and `keys` is the warp's own shared memory.
 template <class T>
-__device__ void choose(const tg_routing& r, int64_t token, uint32_t* keys, int lane) {
+__device__ void choose(const Routing& r, int64_t token, uint32_t* keys, int lane) {
   const T* logits = static_cast<const T*>(r.logits) + token * r.row_stride;
   const int experts = int(r.candidates), top_k = int(r.top_k);
   for (int e = lane; e < experts; e += 32) keys[e] = key_of(float(logits[e]));
@@ -61,7 +67,7 @@ __device__ void choose(const tg_routing& r, int64_t token, uint32_t* keys, int l
   for (int j = lane; j < top_k; j += 32) scales[j] /= sum;
 }
 
-__device__ void choose(const tg_routing& r, int64_t token, uint32_t* keys, int lane) {
+__device__ void choose(const Routing& r, int64_t token, uint32_t* keys, int lane) {
   switch (r.format) {
     case TG_F16: return choose<__half>(r, token, keys, lane);
     case TG_BF16: return choose<__nv_bfloat16>(r, token, keys, lane);
@@ -72,7 +78,7 @@ __device__ void choose(const tg_routing& r, int64_t token, uint32_t* keys, int l
 // The tokens of a block.
 struct Tokens {
   int64_t first, end;
-  __device__ Tokens(const tg_routing& r, int block) {
+  __device__ Tokens(const Routing& r, int block) {
     const int64_t each = (r.tokens + r.blocks - 1) / r.blocks;
     first = min(r.tokens, each * block), end = min(r.tokens, first + each);
   }
@@ -80,7 +86,7 @@ struct Tokens {
 
 // Chooses experts for the tokens of a block, and counts the tokens of each expert in shared memory. Less `first`, the
 // number of an expert on another GPU is out of range: above, or wrapped around.
-__device__ void choose_and_count(const tg_routing& r, const Tokens& tokens, uint32_t* counts, uint32_t* keys, int warp,
+__device__ void choose_and_count(const Routing& r, const Tokens& tokens, uint32_t* counts, uint32_t* keys, int warp,
                                  int lane) {
   for (int e = threadIdx.x; e < r.experts; e += blockDim.x) counts[e] = 0;
   __syncthreads();
@@ -129,7 +135,7 @@ __device__ void add_up(uint32_t* rows, int experts, int32_t* first_row, int lane
 
 // Lists the pairs of a block's tokens, for each expert by rising pair. `next`: the next row of each expert, and of the
 // pairs whose expert does not exist. For one warp.
-__device__ void place(const tg_routing& r, const Tokens& tokens, uint32_t* next, int lane) {
+__device__ void place(const Routing& r, const Tokens& tokens, uint32_t* next, int lane) {
   const int64_t end = tokens.end * r.top_k;
   for (int64_t p0 = tokens.first * r.top_k; p0 < end; p0 += 32) {
     const int64_t p = p0 + lane;
@@ -147,7 +153,7 @@ __device__ void place(const tg_routing& r, const Tokens& tokens, uint32_t* next,
 }
 
 // Few tokens: one block does all.
-__global__ void __launch_bounds__(threads) route_few(const tg_routing r) {
+__global__ void __launch_bounds__(threads) route_few(const Routing r) {
   extern __shared__ uint32_t shared[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   griddepcontrol_wait();
@@ -161,7 +167,7 @@ __global__ void __launch_bounds__(threads) route_few(const tg_routing r) {
 }
 
 // Many tokens, first kernel: choices, and the tokens of each expert among the tokens of each block.
-__global__ void __launch_bounds__(threads) route_choose(const tg_routing r) {
+__global__ void __launch_bounds__(threads) route_choose(const Routing r) {
   extern __shared__ uint32_t shared[];
   griddepcontrol_wait();
   launch_dependents();
@@ -171,7 +177,7 @@ __global__ void __launch_bounds__(threads) route_choose(const tg_routing r) {
 
 // Second kernel: a block's first row of each expert lies behind the rows of the blocks before. Each block adds up all
 // counts by itself.
-__global__ void __launch_bounds__(threads) route_place(const tg_routing r) {
+__global__ void __launch_bounds__(threads) route_place(const Routing r) {
   extern __shared__ uint32_t shared[];
   uint32_t* const of_blocks_before = shared + r.experts + 1;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -326,7 +332,7 @@ tg_status gate_of(const tg_gemm_args& args) {
               : by_pieces<1>(args, args.n / 2, gate_rows<T, 1>, args.activation, interleaved);
 }
 
-tg_status route(const tg_routing& r) {
+tg_status route(const Routing& r) {
   const bool has_choice = r.format == TG_F16 || r.format == TG_BF16 || r.format == TG_F32;
   // A given choice may have more experts than there are here.
   if (r.experts < 1 || r.experts > most_experts || r.top_k < 1 || r.tokens < 0 || r.tokens > INT_MAX / r.top_k ||
@@ -351,7 +357,11 @@ tg_status route(const tg_routing& r) {
 
 extern "C" {
 
-tg_status tg_route(const tg_routing* routing) { return tilegemm::route(*routing); }
+tg_status tg_route(const tg_routing* routing) { return tilegemm::route({*routing, routing->experts, 0}); }
+
+tg_status tg_route_among(const tg_routing* routing, int64_t candidates, int64_t first) {
+  return routing->logits ? tilegemm::route({*routing, candidates, first}) : TG_UNSUPPORTED;
+}
 
 tg_status tg_sum_rows(tg_format format, const tg_gemm_args* args) {
   switch (format) {

@@ -2,7 +2,6 @@
 
 #[cfg(feature = "cuda")]
 use super::cuda::quantized::{product, Narrow, NarrowX, Operands, Product, Weights};
-use super::op::Gemm;
 #[cfg(feature = "cuda")]
 use super::tensors::unwritten;
 use super::tensors::{Block, FLOATS};
@@ -104,7 +103,7 @@ pub(super) fn product_of(x: [&Tensor; 2], w: [&Tensor; 2], out: DType) -> Result
         return Tensor::zeros((x.rows, w.rows), out, device);
     }
     match device {
-        Device::Cpu => Gemm::new().forward(&x.numbers()?, &w.numbers()?.t()?)?.to_dtype(out),
+        Device::Cpu => x.numbers()?.matmul(&w.numbers()?.t()?)?.to_dtype(out),
         #[cfg(feature = "cuda")]
         Device::Cuda(_) => launch(&x, &w, out),
         _ => bail!("matmul_scaled runs on the CPU, and with CUDA, not on {:?}; move the operands", device.location()),

@@ -24,7 +24,8 @@ pub(crate) fn blocks_for(tokens: usize) -> usize {
     }
 }
 
-/// The choice of the experts of each token, and the lists for products with groups of rows (`tg_routing` of csrc/tilegemm.h).
+/// The choice of the experts of each token, and the lists for products with groups of rows (`tg_routing` of csrc/tilegemm.h, `tg_route_among` of
+/// csrc/experts/route.h).
 pub(crate) struct Choice {
     pub tokens: usize,
     pub experts: usize,
@@ -94,8 +95,6 @@ pub(crate) unsafe fn route(choice: &Choice, stream: *mut c_void) -> Result<()> {
         top_k: choice.top_k as i64,
         logits: choice.logits,
         row_stride: choice.candidates as i64,
-        candidates: choice.candidates as i64,
-        first: choice.first as i64,
         format: format_of(choice.format),
         normalise: choice.normalise.into(),
         chosen: choice.chosen,
@@ -107,8 +106,13 @@ pub(crate) unsafe fn route(choice: &Choice, stream: *mut c_void) -> Result<()> {
         overlap: overlaps()?.into(),
         stream,
     };
+    if choice.logits.is_null() {
+        // SAFETY: the caller's promises.
+        return check("tg_route", unsafe { ffi::tg_route(&routing) });
+    }
+    let [candidates, first] = [choice.candidates, choice.first].map(|number| number as i64);
     // SAFETY: the caller's promises.
-    check("tg_route", unsafe { ffi::tg_route(&routing) })
+    check("tg_route_among", unsafe { ffi::tg_route_among(&routing, candidates, first) })
 }
 
 /// D, `rows` x `columns`, is the sums of `of_row` rows of A each, in the order of the rows, and C behind them, in f32. A is dense; rows of C and D are as far apart
