@@ -21,7 +21,7 @@ pub const QUANTIZERS: [Quantizer; 8] = [
 #[path = "narrow_8_bits.rs"]
 mod of_8_bits;
 #[path = "narrow_experts.rs"]
-mod of_experts;
+pub mod of_experts;
 
 pub use of_8_bits::{eight_bits, experts_in_8_bits, gated_in_8_bits, special_in_8_bits};
 pub use of_experts::{all_to_one_expert, clamped_gates, experts, layer_of_experts};

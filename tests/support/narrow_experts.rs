@@ -54,6 +54,19 @@ pub fn experts(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// A layer with so many experts, hidden and inner numbers, of which a token has two.
+pub fn two_of([count, hidden, inner]: [usize; 3]) -> MoeCfg {
+    MoeCfg {
+        hidden_size: hidden,
+        num_experts: count,
+        num_experts_per_tok: 2,
+        moe_intermediate_size: inner,
+        norm_topk_prob: true,
+        act: candle_nn::Activation::Silu,
+        decoder_sparse_step: None,
+    }
+}
+
 /// A layer of experts with a router is the experts for its choice, also into a tensor that exists.
 pub fn layer_of_experts(device: &Device) -> Result<()> {
     let [count, hidden, inner] = [4, 64, 32];
@@ -67,15 +80,7 @@ pub fn layer_of_experts(device: &Device) -> Result<()> {
     let (biases, gate) =
         ([Some(bias(2 * inner)?), Some(bias(hidden)?)], ExpertGate::Clamped { alpha: 1.702, limit: 1.5 });
     let clamped = QuantExperts::new([count, hidden, inner], weights, biases, Gate::Interleaved, gate)?;
-    let cfg = MoeCfg {
-        hidden_size: hidden,
-        num_experts: count,
-        num_experts_per_tok: 2,
-        moe_intermediate_size: inner,
-        norm_topk_prob: true,
-        act: candle_nn::Activation::Silu,
-        decoder_sparse_step: None,
-    };
+    let cfg = two_of([count, hidden, inner]);
     // The bias alone decides: experts 1 and 3.
     let bias = Tensor::new(&[0f32, 90.0, 0.0, 88.0], device)?;
     let cases = [(&plain, None), (&clamped, Some(&bias))];

@@ -3,7 +3,7 @@
 use super::{assert_same, builder, by_layout, checkpoint, tensor, values};
 use crate::{assert_close, randn};
 use candle::{DType, Device, Tensor};
-use candle_tilegemm::nn::moe::{FusedMoe, MoeCfg, Routing};
+use candle_tilegemm::nn::moe::{FusedMoe, Routing};
 use candle_tilegemm::nn::narrow::{ExpertGate, Granularity, QuantWeight, Quantizer};
 use candle_tilegemm::nn::{GateFunction, QuantExperts, QuantizationConfig};
 use candle_tilegemm::problem::Gate;
@@ -98,15 +98,7 @@ fn experts_that_are_modules_are_stacked() {
         assert_same(&weight.dequantize(), dense, "stacked");
         assert_same(&by_layout(weight), dense, "stacked, by the layout");
     }
-    let cfg = MoeCfg {
-        hidden_size: hidden,
-        num_experts: count,
-        num_experts_per_tok: 2,
-        moe_intermediate_size: inner,
-        norm_topk_prob: true,
-        act: candle_nn::Activation::Silu,
-        decoder_sparse_step: None,
-    };
+    let cfg = super::shared::of_experts::two_of([count, hidden, inner]);
     let router = randn(&[count, hidden], DType::F32).unwrap();
     let [gate_up, down] = [tensor(gate_up, &[count, 2 * inner, hidden]), tensor(down, &[count, hidden, inner])];
     let wide = FusedMoe::from_weights(router, gate_up, down, &cfg).unwrap();
