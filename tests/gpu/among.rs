@@ -101,7 +101,8 @@ fn blocks(gpu: &Gpu) -> Result<()> {
         add_up("blocks", &cfg, (&router, dtype), tolerance, |range, own| {
             let of = MoeCfg { num_experts: range.len(), ..cfg.clone() };
             let part = |weights: &Tensor, format| {
-                QTensor::quantize(&weights.narrow(0, range.start, range.len())?.contiguous()?, format)
+                // candle quantises a storage from its first number on, wherever the tensor begins.
+                QTensor::quantize(&weights.narrow(0, range.start, range.len())?.force_contiguous()?, format)
             };
             let gate = part(&gate_up.narrow(1, 0, inner)?, GgmlDType::Q4K)?;
             let up = part(&gate_up.narrow(1, inner, inner)?, GgmlDType::Q6K)?;

@@ -4,7 +4,7 @@
 use crate::cases::{self, Variant};
 use crate::data::{Kind, SIZE};
 use crate::device::{Choice, Gpu, Operands};
-use crate::oracle::dot;
+use crate::oracle::{dot, wide};
 use crate::Test;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
@@ -67,7 +67,8 @@ struct Case {
 impl Case {
     fn new(kind: Kind, k: usize) -> Self {
         let (a, b) = (vectors(kind, 0, k), vectors(kind, 1, k));
-        let exact = a.par_chunks(k).flat_map_iter(|a| b.chunks(k).map(move |b| dot(a, b))).collect();
+        let (wide_a, wide_b) = (wide(&a), wide(&b));
+        let exact = wide_a.par_chunks(k).flat_map_iter(|a| wide_b.chunks(k).map(move |b| dot(a, b))).collect();
         Self { kind, k, a, b, exact }
     }
 
@@ -233,6 +234,7 @@ fn special_values(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
         }
         a[71 * k..72 * k].fill(0.0);
         let d = product(gpu, kernel.name, &problem, &a[..rows * k], &b)?;
+        let (a, b) = (wide(&a), wide(&b));
         for (index, &got) in d.iter().enumerate() {
             let (row, column) = (index / n, index % n);
             let (exact, size) = dot(&a[row * k..(row + 1) * k], &b[column * k..(column + 1) * k]);

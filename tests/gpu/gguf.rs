@@ -3,7 +3,7 @@
 use crate::blocks::random as random_blocks;
 use crate::device::{Choice, Element, Gpu};
 use crate::numbers::{Kind, Numbers};
-use crate::oracle::{agree, dot, GUARD};
+use crate::oracle::{agree, dot, wide, GUARD};
 use crate::shard::side_by_side;
 use crate::{built, Test};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
@@ -292,7 +292,7 @@ fn run<T: Element>(
     if case.cancels {
         bytes.chunks_exact_mut(b.bytes(k)).for_each(|row| cancelling(b, &mut row[b.bytes(k) - b.block().bytes..]));
     }
-    let weights = numbers(b, &bytes, n)?;
+    let weights = wide(&numbers(b, &bytes, n)?);
     let wrong = |e: String| format!("{problem} {case:?}: {e}");
     let launch =
         |choice: Choice| on_the_gpu(gpu, way, choice, &problem, offset, &bytes, [&x, &bias, &c]).map_err(wrong);
@@ -302,7 +302,7 @@ fn run<T: Element>(
         Way::Chosen(policy) => launch(Choice::By(policy))?,
     };
     // Each element of D, and how far a result may be off.
-    let activations: Vec<f32> = x.iter().map(|x| x.to_f64() as f32).collect();
+    let activations: Vec<f64> = x.iter().map(|x| x.to_f64()).collect();
     let expected = |place: usize| {
         let (i, j) = (place / n, place % n);
         let (sum, size) = dot(&activations[i * stride..][..k], &weights[j * k..][..k]);

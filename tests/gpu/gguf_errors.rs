@@ -2,7 +2,7 @@
 
 use crate::data::Kind;
 use crate::device::Gpu;
-use crate::oracle::dot;
+use crate::oracle::{dot, wide};
 use crate::Test;
 use candle::quantized::{GgmlDType, QMatMul, QTensor};
 use candle::{Device, Module, Result, Tensor};
@@ -40,14 +40,14 @@ fn errors(gpu: &Gpu, format: GgmlDType) -> Result<std::result::Result<(), String
     for kind in Kind::OF_BLOCKS {
         let weights = Tensor::from_vec(rows(kind, 1, COLUMNS), (COLUMNS, K), &Device::Cpu)?;
         let on_the_cpu = QTensor::quantize(&weights, format)?;
-        let numbers = on_the_cpu.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?;
+        let numbers = wide(&on_the_cpu.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?);
         let weights = QTensor::quantize_onto(&weights, format, &device)?;
         let candles = QMatMul::from_arc(Arc::new(weights))?;
         let ours = QLinear::from(candles.clone());
         for m in ROWS {
             let x = rows(kind, 0, m);
             let exact: Vec<(f64, f64)> =
-                x.par_chunks(K).flat_map_iter(|x| numbers.chunks(K).map(move |w| dot(x, w))).collect();
+                wide(&x).par_chunks(K).flat_map_iter(|x| numbers.chunks(K).map(move |w| dot(x, w))).collect();
             let x = Tensor::from_vec(x, (m, K), &device)?;
             let errors_of = |layer: &dyn Module| -> Result<[f64; 2]> {
                 let y = layer.forward(&x)?.flatten_all()?.to_vec1::<f32>()?;

@@ -3,7 +3,7 @@
 use crate::codes::Kind as Codes;
 use crate::device::{by_types, Element, Gpu};
 use crate::numbers::normal;
-use crate::oracle::{agree, GUARD};
+use crate::oracle::{agree, dot, GUARD};
 use crate::shard::side_by_side;
 use crate::{built, Test};
 use bad_rows::beside_a_bad_row;
@@ -200,8 +200,7 @@ fn check<T: Element, Out: Element>(
         // Alpha times a column of the product with matrices of these numbers, the error that sums may have, and the sum of magnitudes.
         let product = |b: &[f64], column: usize| {
             let w = &b[group * problem.b.batch_stride[1] as usize + column * ldb..][..k];
-            let sum: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
-            let size: f64 = x.iter().zip(w).map(|(x, w)| (x * w).abs()).sum();
+            let (sum, size) = dot(x, w);
             let alpha = problem.epilogue.alpha();
             let of_sum = if rounds { size / 256.0 } else { accumulator * (k as f64 + 8.0) * size.max(1.0) };
             (alpha * sum, alpha.abs() * of_sum, size)

@@ -70,10 +70,11 @@ use candle_tilegemm::kernel::{KernelDesc, Role};
 use device::Gpu;
 use float8::F8E4M3;
 use libtest_mimic::{Failed, Trial};
-use shard::Shard;
+use shard::{Listed, Shard};
+use std::process::ExitCode;
 use std::sync::OnceLock;
 
-fn main() {
+fn main() -> ExitCode {
     let (mut arguments, shard) = Shard::from_args();
     arguments.test_threads = Some(1); // one GPU, and counters that belong to one test at a time
     let gpu = Gpu::open(0);
@@ -101,17 +102,23 @@ fn main() {
     let beside = beside();
     let count = beside.len();
     let part = beside.into_iter().chain(alone()).enumerate().filter(|(place, _)| shard.has(*place, *place >= count));
-    let trials = part.map(|(place, (name, test))| {
-        let gpu = gpu.clone();
+    let part = part.map(|(place, (name, test))| {
         let is_left_out = skip || (one_device.is_some() && name.starts_with("two_devices"));
-        let of = name.clone();
+        Listed { place, name, test, is_left_out }
+    });
+    let part: Vec<Listed> = part.collect();
+    shard::count(part.len());
+    if shard.beside {
+        return shard::run_as_told(&arguments, part, &gpu);
+    }
+    shard.begin_times();
+    let passed = shard.run_beside(count);
+    let trials = part.into_iter().map(|Listed { place, name, test, is_left_out }| {
+        let (gpu, of) = (gpu.clone(), name.clone());
         let run = move || -> Result<(), Failed> { Ok(shard::counted(place, &of, || gpu.and_then(|gpu| test(&gpu)))?) };
         Trial::test(name, run).with_ignored_flag(is_left_out)
     });
     let trials: Vec<Trial> = trials.collect();
-    shard::count(trials.len());
-    shard.begin_times();
-    let passed = shard.run_beside();
     let conclusion = libtest_mimic::run(&arguments, trials);
     if !skip && !arguments.list {
         shard::print_times();
@@ -120,7 +127,7 @@ fn main() {
         println!("a process beside this one failed: its lines are above");
         std::process::exit(101);
     }
-    conclusion.exit();
+    conclusion.exit_code()
 }
 
 /// The device's compute capability, where there is a device.

@@ -5,7 +5,7 @@ use crate::bad_rows::{compare, spoil, Bad};
 use crate::codes::{self, Kind as Codes, Weights};
 use crate::device::{by_types, Choice, Element, Gpu};
 use crate::numbers::{Kind, Numbers};
-use crate::oracle::{agree, dot, GUARD};
+use crate::oracle::{agree, dot, wide, GUARD};
 use crate::shard::side_by_side;
 use crate::{built, Test};
 use candle::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
@@ -302,14 +302,14 @@ fn run<T: Element, Out: Element>(
     let is_f32 = T::KERNEL_DTYPE == Format::F32;
     let of_a = T::KERNEL_DTYPE.in_products_with(b);
     let numbers = weights.numbers(&problem, 0);
-    let numbers = if copied { rounded(&numbers, of_a) } else { numbers };
+    let numbers = wide(&if copied { rounded(&numbers, of_a) } else { numbers });
     // f32 sums, on tensor cores cut off; activations of f32 and weights of a kernel may be rounded to 16 bits.
     let of_sums = f32::UNIT_ROUNDOFF * (k as f64 + 8.0) * if is_reference { 1.0 } else { 2.0 };
     // Weights times their factors in bf16 are off by up to 2^-8, as those of a copy are.
     let folds = T::KERNEL_DTYPE == Format::BF16 && !copied && way.folds();
     let rounds = if is_reference { 0 } else { usize::from(is_f32) + usize::from(!copied) + usize::from(folds) };
     let of_sum = of_sums + rounds as f64 * 1.01 / 256.0;
-    let activations: Vec<f32> = x.iter().map(|x| x.number() as f32).collect();
+    let activations: Vec<f64> = x.iter().map(|x| x.number()).collect();
     // An element of D for this sum, and how far a result may be off.
     let element = |place: usize, (sum, size): (f64, f64)| {
         let bias = if case.bias { bias[place % n].number() } else { 0.0 };
@@ -339,8 +339,7 @@ fn run<T: Element, Out: Element>(
             return Ok(());
         }
         // Parts of such sums may be beyond the largest number, and a kernel may multiply sums by a factor where a number of W would be.
-        let activations: Vec<f64> = row(i).iter().map(|x| f64::from(*x)).collect();
-        let exact = dot(&activations, &weights.exact_row(&problem, 0, j));
+        let exact = dot(row(i), &weights.exact_row(&problem, 0, j));
         let is_huge = exact.1.is_finite() && exact.1 > 2f64.powi(126);
         if !is_reference && !copied && (fits(got, element(place, exact)) || (is_huge && !got.is_finite())) {
             return Ok(());

@@ -1,11 +1,16 @@
 //! A part of the tests, for several cards or short leases: `--shard 2/3` is the second of three parts. Several parts at once, each in a process of its own:
 //! `--jobs 4`. And what had run when the program is cut.
 
+use crate::device::Gpu;
+use crate::Test;
 use libtest_mimic::Arguments;
 use rayon::prelude::*;
 use rayon::ThreadPoolBuilder;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -20,12 +25,20 @@ pub struct Shard {
     jobs: usize,
     others: Vec<String>,
     /// Whether this is one of several processes.
-    beside: bool,
+    pub beside: bool,
+}
+
+/// A test at its place of the list.
+pub struct Listed {
+    pub place: usize,
+    pub name: String,
+    pub test: Test,
+    pub is_left_out: bool,
 }
 
 impl Shard {
     /// The arguments of this process, and the part that they ask for: `--shard 2/3`, `--from 651` to go on where a run was cut, `--jobs 4` for four
-    /// processes at once, each of which is called with `--beside`.
+    /// processes at once, each of which is called with `--beside` and gets the places of its tests by its standard input.
     pub fn from_args() -> (Arguments, Self) {
         let mut arguments: Vec<String> = std::env::args().collect();
         let mut take = |name: &str| -> Option<String> {
@@ -68,8 +81,12 @@ impl Shard {
     /// Whether this part has the test at that place of the list. Neighbours take about as long, and go to different parts. A test that needs the card `alone`
     /// runs in the process that has started the others, when they have ended.
     pub fn has(&self, place: usize, alone: bool) -> bool {
-        let in_this_process = if alone { !self.beside } else { self.jobs == 1 };
-        in_this_process && place % self.parts == self.part && place + 1 >= self.from
+        let in_this_process = if alone { !self.beside } else { self.beside || self.jobs == 1 };
+        in_this_process && self.is_asked(place)
+    }
+
+    fn is_asked(&self, place: usize) -> bool {
+        place % self.parts == self.part && place + 1 >= self.from
     }
 
     /// All tests in this process.
@@ -84,27 +101,34 @@ impl Shard {
         }
     }
 
-    /// Runs what needs not the card alone in several processes, prints their lines whole, and returns whether all passed. Most of a test's time is the host's.
-    pub fn run_beside(&self) -> bool {
+    /// Runs the first `count` tests, which need not the card alone, in several processes, prints their lines whole, and returns whether all passed. Most of a
+    /// test's time is the host's. A process takes the next test when it has run one: all read the places of tests from one pipe.
+    pub fn run_beside(&self, count: usize) -> bool {
         if self.jobs == 1 {
             return true;
         }
         let program = std::env::current_exe().expect("the path of this program");
-        let (parts, from) = (self.parts * self.jobs, self.from);
+        let (places, mut to) = std::io::pipe().expect("a pipe");
+        let jobs = self.jobs;
         let start = |job: usize| {
-            let part = self.part + job * self.parts + 1;
             let mut command = Command::new(&program);
-            command.args(&self.others).arg("--beside");
-            command.args([format!("--shard={part}/{parts}"), format!("--from={from}")]).stdout(Stdio::piped());
-            (part, command.spawn().expect("this program starts once more"))
+            command.args(&self.others).arg("--beside").stdout(Stdio::piped());
+            command.args([format!("--shard={}/{}", self.part + 1, self.parts), format!("--from={}", self.from)]);
+            command.stdin(places.try_clone().expect("the pipe"));
+            (job + 1, command.spawn().expect("this program starts once more"))
         };
         let children: Vec<_> = (0..self.jobs).map(start).collect();
         CHILDREN.lock().expect("no thread panicked").extend(children.iter().map(|(_, child)| child.id()));
+        let asked = (0..count).filter(|place| self.is_asked(*place));
+        let bytes: Vec<u8> = asked.flat_map(|place| (place as u32).to_ne_bytes()).collect();
+        drop(places);
+        let _ = to.write_all(&bytes); // where all processes have ended, the count of tests says so
+        drop(to);
         let counts = [0; 3].map(AtomicUsize::new);
-        let read = |(part, mut child): (usize, std::process::Child)| {
+        let read = |(job, mut child): (usize, std::process::Child)| {
             let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
             for line in lines.map_while(Result::ok).filter(|line| !line.is_empty()) {
-                println!("[{part}/{parts}] {line}");
+                println!("[{job}/{jobs}] {line}");
                 for (count, what) in counts.iter().zip(["passed", "failed", "ignored"]) {
                     count.fetch_add(counted_in(&line, what), Ordering::Relaxed);
                 }
@@ -118,9 +142,44 @@ impl Shard {
             readers.into_iter().map(|reader| reader.join().is_ok_and(|passed| passed)).collect::<Vec<_>>()
         });
         let [done, failed, ignored] = counts.map(AtomicUsize::into_inner);
-        println!("{} processes: {done} passed, {failed} failed, {ignored} ignored", self.jobs);
+        println!("{jobs} processes: {done} passed, {failed} failed, {ignored} ignored");
         passed.into_iter().all(|passed| passed)
     }
+}
+
+/// Runs those of the tests whose places come by standard input, and that the arguments ask for, in a process beside others.
+pub fn run_as_told(arguments: &Arguments, tests: Vec<Listed>, gpu: &Result<Gpu, String>) -> ExitCode {
+    let mut places = File::from(std::io::stdin().as_fd().try_clone_to_owned().expect("standard input"));
+    let mut next = || {
+        let mut place = [0; 4]; // a pipe gives four bytes of one process to one process
+        places.read_exact(&mut place).ok().map(|()| u32::from_ne_bytes(place) as usize)
+    };
+    let is_meant = |name: &str, word: &String| if arguments.exact { name == word } else { name.contains(word) };
+    let [mut passed, mut failed, mut ignored] = [0; 3];
+    while let Some(place) = next() {
+        let Some(Listed { name, test, is_left_out, .. }) = tests.iter().find(|test| test.place == place) else {
+            continue;
+        };
+        let is_asked = arguments.filter.as_ref().is_none_or(|word| is_meant(name, word));
+        if !is_asked || arguments.skip.iter().any(|word| is_meant(name, word)) {
+            continue;
+        }
+        let (count, verdict) = if *is_left_out {
+            (&mut ignored, "ignored")
+        } else {
+            let run = || counted(place, name, || gpu.as_ref().map_err(Clone::clone).and_then(test));
+            match catch_unwind(AssertUnwindSafe(run)) {
+                Ok(Ok(())) => (&mut passed, "ok"),
+                _ => (&mut failed, "FAILED"),
+            }
+        };
+        *count += 1;
+        println!("test {name} ... {verdict}");
+    }
+    print_times();
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
+    println!("test result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored");
+    ExitCode::from(if failed == 0 { 0 } else { 101 })
 }
 
 /// The number before this word in a line `test result: ... 12 passed; ...`.
@@ -152,9 +211,7 @@ pub fn count(tests: usize) {
         }
         let [tests, ran, failed] = [&TESTS, &RAN, &FAILED].map(|count| count.load(Ordering::Relaxed));
         let next = PLACE.load(Ordering::Relaxed) + 1;
-        println!(
-            "\ncut: {ran} of the {tests} tests of this part had run, {failed} of them failed; --from {next} goes on"
-        );
+        println!("\ncut: {ran} of {tests} tests had run here, {failed} of them failed; --from {next} goes on");
         print_times();
         std::process::exit(143);
     });
