@@ -19,7 +19,7 @@ use model::File;
 #[test]
 fn ours_is_that_of_stock() -> Result<()> {
     let file = File::read(&weights::smollm2())?;
-    let windows = score::windows(&file, &score::text(), 80, 4)?;
+    let windows = score::windows(&file, &score::text(), 80, 8)?;
     let perplexity = |name: &str, is_ours: bool| -> Result<f64> {
         let format: Format = name.parse().map_err(anyhow::Error::msg)?;
         let mut model = file.model(format, is_ours, windows.len(), &Device::Cpu)?;
@@ -43,7 +43,7 @@ fn ours_is_that_of_stock() -> Result<()> {
 #[test]
 fn rounded_weights_are_those_of_stock() -> Result<()> {
     let file = File::read(&weights::smollm2())?;
-    let [few, many] = [(24, 2), (256, 16)].map(|(count, parts)| score::windows(&file, &score::text(), count, parts));
+    let [few, many] = [(24, 6), (256, 16)].map(|(count, parts)| score::windows(&file, &score::text(), count, parts));
     let (few, many) = (few?, many?);
     let perplexity = |name: &str, is_ours: bool, windows: &[Vec<u32>]| -> Result<f64> {
         let format: Format = name.parse().map_err(anyhow::Error::msg)?;
