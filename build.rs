@@ -51,7 +51,7 @@ fn run() -> Result<()> {
     if let Some(toolkit) = toolkit {
         let built: Vec<Kernel> = kernels.into_iter().filter(is_built).collect();
         nvcc = format!("{}.{}", toolkit.version.0, toolkit.version.1);
-        let mut units = units::units(&built, &csrc, &toolkit);
+        let mut units = units::units(&built, profile == Profile::Sample, &csrc, &toolkit);
         let beside = ["elementwise", "experts"].into_iter().filter(|name| *name != "experts" || has("experts"));
         let archs = beside_products(&archs, profile);
         units.extend(beside.map(|name| units::beside(name, &archs, &csrc, &toolkit)));

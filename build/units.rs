@@ -14,7 +14,7 @@ use std::sync::Mutex;
 /// Memory budget of one nvcc job, in KiB: CUTLASS 3 kernels take up to 3 GiB.
 const JOB_KIB: u64 = 3 << 20;
 
-/// One run of a compiler: the kernels of one row for one arch, which share the parsing of their headers.
+/// One run of a compiler: the kernels of one row for one arch, which share the parsing of their headers, or those of all of a family's rows.
 pub struct Unit {
     /// The unit's name in messages.
     pub title: String,
@@ -26,13 +26,20 @@ pub struct Unit {
     pub compiler: cc::Build,
 }
 
-/// The units of `kernels`, the slowest to compile first: kernels written for the specific features of an arch.
-pub fn units(kernels: &[Kernel], csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
+/// The units of `kernels`, the slowest to compile first: kernels written for the specific features of an arch. With few kernels of each row, a unit has
+/// those of all rows, and headers are parsed once.
+pub fn units(kernels: &[Kernel], are_few: bool, csrc: &Path, toolkit: &Toolkit) -> Vec<Unit> {
     let mut units: Vec<(&Kernel, Unit)> = Vec::new();
     for kernel in kernels {
         let Some(source) = kernel.source(csrc) else { continue };
-        let row = |of: &Kernel| (of.family.clone(), of.line, of.arch.clone());
-        match units.iter_mut().find(|(first, _)| row(first) == row(kernel)) {
+        let shares = |first: &Kernel| {
+            let is_of_row = are_few || first.line == kernel.line;
+            let options = |of: &Kernel| [of.flags.clone(), of.features.clone()];
+            is_of_row
+                && (&first.family, &first.arch) == (&kernel.family, &kernel.arch)
+                && options(first) == options(kernel)
+        };
+        match units.iter_mut().find(|(first, _)| shares(first)) {
             Some((_, unit)) => unit.rows += &kernel.cpp(),
             None => units.push((
                 kernel,
