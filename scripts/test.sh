@@ -15,12 +15,10 @@ export RUSTFLAGS=${RUSTFLAGS:-} RUSTDOCFLAGS="-D warnings"
 # CI compiles this project's crates a dozen times, and computes little with them. Level 3 takes three times as long to compile, and its tests as long to run.
 [[ -z ${CI:-} ]] || export CARGO_PROFILE_DEV_OPT_LEVEL=1
 
-# Options of builds with CUDA.
-of_cuda=()
 # Runs cargo, and checks the size of the library of kernels that it builds: below MIB COMMAND OPTION...
 below() {
   local out bytes
-  out=$(cargo "${of_cuda[@]}" "$2" --locked --message-format json-render-diagnostics "${@:3}" | grep -oE '/[^"]*/build/candle-tilegemm-[0-9a-f]+/out' | tail -n 1)
+  out=$(cargo "$2" --locked --message-format json-render-diagnostics "${@:3}" | grep -oE '/[^"]*/build/candle-tilegemm-[0-9a-f]+/out' | tail -n 1)
   bytes=$(stat -c %s "$out/libtilegemm_kernels.a")
   echo "the library of kernels: $((bytes >> 20)) MiB"
   ((bytes <= $1 << 20)) || { echo "it is above $1 MiB"; exit 1; }
@@ -40,7 +38,7 @@ end_step() {
 row() { awk -v name="$3" "BEGIN { printf \"%6.1f min %6.1f of a processor  %s\", $1 / 60, ($2) / 60, name }"; }
 step() { end_step; current=$*; printf '\n\033[1m== %s\033[0m\n' "$*"; }
 # Runs tests and keeps their totals for the last line.
-tests() { cargo "${of_cuda[@]}" test --locked --no-fail-fast "$@" 2>&1 | tee -a "$log"; }
+tests() { cargo test --locked --no-fail-fast "$@" 2>&1 | tee -a "$log"; }
 
 step "format and file sizes"
 cargo fmt --all --check
@@ -96,10 +94,9 @@ cargo clippy --locked -p candle-tilegemm -p tilegemm -p candle-tilegemm-models -
 for program in preload engine; do cargo clippy --locked -p candle-tilegemm-$program -- -D warnings; done
 unset TILEGEMM_SKIP_KERNELS
 
-# For links CI compiles candle's statically linked kernels, unoptimised and without machine code. Without a GPU candle computes little in what follows.
+# For links CI compiles candle's statically linked kernels, unoptimised and without machine code.
 drop_candle_kernels
 if [[ -n ${CI:-} ]]; then
-  for name in candle-core@0.11.1 candle-nn; do of_cuda+=(--config "profile.dev.package.\"$name\".opt-level=1"); done
   mkdir -p target/nvcc/bin
   ln -sfn "$CUDA_HOME"/{include,lib64,nvvm} target/nvcc
   scripts/unoptimised_nvcc.sh "$CUDA_HOME/bin/nvcc" "$NVCC" >target/nvcc/bin/nvcc
@@ -124,7 +121,7 @@ for calls in experts "quantised weights" "experts with quantised weights"; do
   { target/debug/tilegemm doctor || true; } | grep "calls for $calls arrive at the dispatcher" || { echo "by rustc's own linker they do not"; exit 1; }
 done
 # GNU ld. A test links with the dependencies that are built; a program without tests would build some of them again.
-cargo "${of_cuda[@]}" rustc --locked --features "$kernels" --test interpose -- -Clinker-features=-lld -Clink-arg=-fuse-ld=bfd
+cargo rustc --locked --features "$kernels" --test interpose -- -Clinker-features=-lld -Clink-arg=-fuse-ld=bfd
 program=$(ls -t target/debug/deps/interpose-* | grep -v '\.d$' | head -n 1)
 ! grep -q "Linker: LLD" "$program" || { echo "$program is not linked by GNU ld"; exit 1; }
 "$program" | tee -a "$log"
