@@ -33,11 +33,9 @@ pub fn units(kernels: &[Kernel], are_few: bool, csrc: &Path, toolkit: &Toolkit) 
     for kernel in kernels {
         let Some(source) = kernel.source(csrc) else { continue };
         let shares = |first: &Kernel| {
-            let is_of_row = are_few || first.line == kernel.line;
-            let options = |of: &Kernel| [of.flags.clone(), of.features.clone()];
-            is_of_row
-                && (&first.family, &first.arch) == (&kernel.family, &kernel.arch)
-                && options(first) == options(kernel)
+            (&first.family, &first.arch) == (&kernel.family, &kernel.arch)
+                && (&first.flags, &first.features) == (&kernel.flags, &kernel.features)
+                && (are_few || first.line == kernel.line)
         };
         match units.iter_mut().find(|(first, _)| shares(first)) {
             Some((_, unit)) => unit.rows += &kernel.cpp(),

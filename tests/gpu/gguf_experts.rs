@@ -2,6 +2,7 @@
 
 use crate::device::Gpu;
 use crate::gguf::{blocks, numbers, Weights};
+use crate::oracle::{dot, wide};
 use crate::Test;
 use candle::cuda_backend::cudarc::driver::DevicePtr;
 use candle::cuda_backend::kernels::ffi;
@@ -121,6 +122,7 @@ fn worst(
         candle::bail!("the result is {y:?}");
     }
     let (x, y) = (x.flatten_all()?.to_vec1::<f32>()?, y.flatten_all()?.to_vec1::<f32>()?);
+    let (x, w) = (wide(&x), wide(&w));
     let mut worst = 0.0f64;
     for (place, y) in y.iter().enumerate() {
         let (pair, column) = (place / n, place % n);
@@ -130,8 +132,7 @@ fn worst(
         }
         let row = &x[if scaled { pair } else { pair / top_k } * k..][..k];
         let column = &w[(of_pair[pair] * n + column) * k..][..k];
-        let products = row.iter().zip(column).map(|(x, w)| f64::from(*x) * f64::from(*w));
-        let (sum, size) = products.fold((0.0, 0.0), |(sum, size), product| (sum + product, size + product.abs()));
+        let (sum, size) = dot(row, column);
         let factor = if scaled { f64::from(factors[pair]) } else { 1.0 };
         let error = (f64::from(*y) - factor * sum).abs() / (factor * size);
         worst = worst.max(if error.is_nan() { f64::INFINITY } else { error });

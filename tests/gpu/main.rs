@@ -125,7 +125,7 @@ fn main() -> ExitCode {
     }
     if !passed {
         println!("a process beside this one failed: its lines are above");
-        std::process::exit(101);
+        return ExitCode::from(101);
     }
     conclusion.exit_code()
 }

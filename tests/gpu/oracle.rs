@@ -183,7 +183,7 @@ fn inside(problem: &Problem, offset: usize, elements: usize) -> Vec<bool> {
     inside
 }
 
-/// The sum of the products, and of their magnitudes. Most of the suite's time is here.
+/// The sum of the products, and of their magnitudes.
 pub fn dot(a: &[f64], b: &[f64]) -> (f64, f64) {
     // Eight sums, which the processor can have under way at once.
     const SUMS: usize = 8;

@@ -2,6 +2,7 @@
 
 use crate::blocks::random;
 use crate::device::Gpu;
+use crate::oracle::{dot, wide};
 use crate::Test;
 #[cfg(feature = "interpose-kernels")]
 use candle::cuda_backend::{cudarc::driver::DevicePtr, kernels::ffi};
@@ -62,12 +63,11 @@ fn worst_of(x: &Tensor, w: &[f32], y: &Tensor, epilogue: impl Fn(f64, usize) -> 
         DType::F16 => 2f64.powi(-11),
         _ => 2f64.powi(-24),
     };
-    let (x, y, n) = (flat(x)?, flat(y)?, w.len() / k);
+    let (x, w, y, n) = (wide(&flat(x)?), wide(w), flat(y)?, w.len() / k);
     let mut worst = 0.0f64;
     for (place, y) in y.iter().enumerate() {
         let (row, column) = (&x[place / n * k..][..k], &w[place % n * k..][..k]);
-        let products = row.iter().zip(column).map(|(x, w)| f64::from(*x) * f64::from(*w));
-        let (sum, size) = products.fold((0.0, 0.0), |(sum, size), product| (sum + product, size + product.abs()));
+        let (sum, size) = dot(row, column);
         let expected = epilogue(sum, place);
         let error = ((f64::from(*y) - expected).abs() - unit * expected.abs()).max(0.0) / size;
         worst = worst.max(if error.is_nan() { f64::INFINITY } else { error });
