@@ -105,10 +105,13 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
       if (++owner == split) owner = 0, slot++;
     }
     mbarrier_wait_warp(x.sums, 0);
-    // `use` gets the slot, the first row of W, and the first row of A of each fragment that the warp adds up.
+    // `use` gets the slot, the first row of W, and the first row of A of each fragment that the warp adds up: in turn
+    // those of other rows of A, so that no warp has all results of one that overflows (gguf/exact.hpp).
     const auto each_fragment = [&](const auto& use) {
-      for (int mine = warp, f; mine < slots && (f = mine * split + part) < fragments; mine += S::warps) {
-        use(mine, first_n + f / columns * gguf::rows_of_warp, first_m + f % columns * 8);
+      for (int turn = 0; turn * S::warps < slots; turn++) {
+        const int mine = turn * S::warps + (warp + turn) % S::warps, f = mine * split + part;
+        if (mine < slots && f < fragments)
+          use(mine, first_n + f / columns * gguf::rows_of_warp, first_m + f % columns * 8);
       }
     };
     bool are_finite = true;
