@@ -46,7 +46,8 @@ mod turns;
 pub(crate) use beside::{shares, MOST_BESIDE};
 pub use chosen::Reason;
 #[cfg(feature = "cuda")]
-pub(crate) use contest::{Call, Contest};
+#[cfg(feature = "cuda")]
+pub(crate) use contest::{Contest, Event, Open, Sample, State};
 #[cfg(feature = "interpose")]
 pub(crate) use counter::Counter;
 pub use dispatcher::Dispatcher;
@@ -55,6 +56,8 @@ pub use learning::{learning, set_learning};
 pub use plan::Plan;
 pub use planned::Planned;
 pub use policy::{batch_invariant, set_batch_invariant, Policy};
+#[cfg(feature = "cuda")]
+pub(crate) use turns::Turn;
 
 /// What is decided for a problem: a plan keeps the choice, an explanation shows all of it.
 struct Decision {

@@ -4,6 +4,7 @@ use super::turns::{Turn, Turns};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// The plans that a product's calls run in turns: the one that is contested, then these rivals.
 #[derive(Debug)]
@@ -16,26 +17,61 @@ pub(crate) struct Contest<P> {
 
 /// The state of a contest, for one thread at a time.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 pub(crate) struct State {
     pub turns: Turns,
-    /// Calls whose times are not known yet.
-    pub pending: VecDeque<Call>,
+    /// Samples whose times are not known yet.
+    pub pending: VecDeque<Sample>,
+    /// The sample that is being taken.
+    pub open: Option<Open>,
+    /// The event behind the last call, where it is the end of a sample.
+    pub mark: Option<Arc<Event>>,
+    /// Kernels that have run, by their place. A first call may load code.
+    pub is_warm: Vec<bool>,
+    /// The host's time for the last sample.
+    pub host: Duration,
 }
 
-/// A call between two events.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Call {
+/// An event of the driver, by its address. The end of a sample may be the begin of the next one.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Event(pub usize);
+
+/// A sample between two events.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+pub(crate) struct Sample {
     pub turn: Turn,
-    pub events: [usize; 2],
-    /// Whether the stream was busy until the whole call was in it: then the events do not time the host.
+    pub events: [Arc<Event>; 2],
+    /// A hash of the launches between its calls.
+    pub between: u64,
+    /// Whether the stream was busy until the whole sample was in it: then the events do not time the host.
     pub is_queued: bool,
 }
 
+/// A sample with calls left.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+pub(crate) struct Open {
+    pub turn: Turn,
+    pub start: Arc<Event>,
+    pub left: u32,
+    pub stream: usize,
+    pub since: Instant,
+}
+
 impl<P> Contest<P> {
-    /// Of a plan and these rivals, with so many calls to a sample.
-    pub fn new(rivals: Vec<Arc<P>>, calls: u32) -> Self {
-        let turns = Turns::new(1 + rivals.len(), calls);
-        Self { rivals, best: AtomicUsize::new(0), state: Mutex::new(State { turns, pending: VecDeque::new() }) }
+    /// Of a plan that is estimated to take so long and these rivals, with so many calls to a sample.
+    pub fn new(rivals: Vec<Arc<P>>, calls: u32, estimate_us: f64) -> Self {
+        let kernels = 1 + rivals.len();
+        let state = State {
+            turns: Turns::new(kernels, calls, estimate_us),
+            pending: VecDeque::new(),
+            open: None,
+            mark: None,
+            is_warm: vec![false; kernels],
+            host: Duration::ZERO,
+        };
+        Self { rivals, best: AtomicUsize::new(0), state: Mutex::new(state) }
     }
 
     /// The plan at this place; `plan` is the one that is contested.

@@ -18,9 +18,10 @@ use std::sync::Arc;
 const MOST: usize = 6;
 /// The vendor library's estimate may be this far too low: up to here our own kernels are tried beside it.
 const VENDOR_REACH: f64 = 1.5;
-/// Events resolve half a microsecond. Shorter products have samples of several calls, of this time together.
-const LONG_US: f64 = 20.0;
-const MOST_CALLS: u32 = 8;
+/// From here on a call is timed by itself. An event costs one kernel up to two microseconds more than another, so shorter products have samples of several
+/// calls, of this time together.
+const LONG_US: f64 = 120.0;
+const MOST_CALLS: u32 = 32;
 
 static LEARNING: Switch = Switch::new(settings::learn);
 
@@ -58,7 +59,7 @@ impl Dispatcher {
             return None;
         }
         let rivals: Vec<Arc<Planned>> = self.near(plan).into_iter().map(|chosen| self.rival(plan, chosen)).collect();
-        (!rivals.is_empty()).then(|| Contest::new(rivals, calls(problem, plan.estimate_us)))
+        (!rivals.is_empty()).then(|| Contest::new(rivals, calls(plan.estimate_us), plan.estimate_us))
     }
 
     /// Choices other than the plan's own whose estimates are near to the least, the nearest first, and the vendor library. Where the vendor library has the least,
@@ -114,7 +115,9 @@ impl Dispatcher {
         let m = plan.canonical.problem.m;
         // Kernels without configurations, such as the vendor's, have none in tables either.
         let (kernel, config) = (winner.kernel, Some(winner.config).filter(|config| !config.is_default()));
-        let gain = if verdict.kernel == 0 { 1.0 } else { (against_us / us).max(1.0) };
+        // Only the difference is the kernels': what lies between calls is in both times.
+        let gain =
+            if verdict.kernel == 0 { 1.0 } else { 1.0 + (against_us - us).max(0.0) / winner.estimate_us.max(1.0) };
         table.add(Entry { key, m: [m, m], kernel, config, gain, learned: Some(Learned { samples, us, against_us }) });
         // Products at other addresses have the same entry.
         let has_entry = |problem: &Problem| problem.m == m && Key::of(problem, key.among) == Some(key);
@@ -122,12 +125,9 @@ impl Dispatcher {
     }
 }
 
-/// Calls of a sample. The time of groups of rows depends on the routing, which is another one each time.
-fn calls(problem: &Problem, us: f64) -> u32 {
-    match problem.groups {
-        Some(_) => MOST_CALLS,
-        None => ((LONG_US / us.max(1.0)) as u32).clamp(1, MOST_CALLS),
-    }
+/// Calls of a sample.
+fn calls(us: f64) -> u32 {
+    ((LONG_US / us.max(1.0)).ceil() as u32).clamp(1, MOST_CALLS)
 }
 
 #[cfg(test)]
@@ -136,7 +136,7 @@ mod tests {
     use crate::arch::DeviceInfo;
     use crate::dispatch::{Planned, Policy, Reason};
     use crate::kernel::Role;
-    use crate::problem::{Format, Groups, Layout, Problem};
+    use crate::problem::{Format, Layout, Problem};
     use std::sync::Arc;
 
     /// A product that several kernels are estimated to be equally fast at.
@@ -264,10 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn short_products_and_groups_have_samples_of_several_calls() {
-        let dense = product(8);
-        assert_eq!([2.0, 5.0, 9.0, 30.0].map(|us| calls(&dense, us)), [8, 4, 2, 1]);
-        let groups = Problem::grouped([64, 1536, 2048], Groups::routed(128, 8, 8), Format::BF16);
-        assert_eq!(calls(&groups, 100.0), 8);
+    fn short_products_have_samples_of_several_calls() {
+        assert_eq!([2.0, 5.0, 9.0, 30.0, 61.0, 121.0].map(calls), [32, 24, 14, 4, 2, 1]);
     }
 }

@@ -1,34 +1,41 @@
 //! Kernels in turns: the first calls of a product run those that may be the fastest one after the other, and the fastest stays.
 //!
-//! A **round** has a sample of each kernel. A sample is the mean of some calls; a call is right whichever kernel runs it. Times count as shares of the median of
-//! their round, so that a clock that falls meanwhile favours none; the first of a round is another kernel each time. A kernel's first call does not count: it
-//! may load code. A call whose time is lost is made again, and where all are lost there are pauses without any.
+//! A **sample** is the mean time of some calls in a row by one kernel, a **round** a sample of each kernel; a call is right whichever kernel runs it. Samples of several
+//! calls go from behind one call to behind another, so they contain what the program runs between its calls. That is the same for all kernels of a round, or the
+//! samples are not compared, and only differences count. A clock that falls meanwhile favours none: the first of a round is another kernel each time.
+//! Two short rounds come first, after which kernels far behind leave. A sample whose time is lost is made again; where many are lost, samples become shorter, and
+//! in the end there are pauses without any.
+
+mod judge;
 
 /// Rounds after which the fastest is known, and those after which a near tie is one.
 const ROUNDS: usize = 5;
-const MOST_ROUNDS: usize = 9;
-/// A kernel leaves that has taken so many times as long as the fastest in each of two rounds, or of three. One call in many takes far longer than the others,
-/// for reasons of its own.
-const HOPELESS: f64 = 2.0;
-const BEHIND: f64 = 1.05;
-/// The winner's median is below this share of the present choice's, or that stays. Two kernels whose medians are nearer to each other need more rounds.
-const LEAD: f64 = 0.99;
+const MOST_ROUNDS: usize = 15;
+/// Rounds of a quarter of the calls that come first, where samples have so many.
+const SHORT_ROUNDS: usize = 2;
+/// Rounds whose times may be outstanding.
+const MOST_OUTSTANDING: usize = 2;
+/// Samples of a round between other launches than the first one's, after which the round begins anew.
+const MOST_OTHERS: u32 = 8;
 /// Calls of other streams, without one of the stream that is timed, after which they are timed instead.
 const MOST_STRANGERS: u32 = 64;
-/// Lost times in a row after which nothing is timed for some calls, twice as many as the time before.
+/// Lost samples in a row after which they become half as long.
+const MOST_LOST_SPANS: u32 = 8;
+/// The same of single calls: then nothing is timed for some calls, twice as many as the time before.
 const MOST_LOST: u32 = 32;
 const FIRST_PAUSE: u32 = 128;
 const LONGEST_PAUSE: u32 = 1 << 16;
 
-/// A call whose time counts, or a first one.
+/// A sample to be taken.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Turn {
     /// The kernel, by its place.
     pub kernel: usize,
+    /// Its calls in a row.
+    pub calls: u32,
     round: usize,
-    /// Kernels of another stream's samples are of another generation.
+    /// Samples of another stream, or of another length, are of another generation.
     generation: u32,
-    counts: bool,
 }
 
 /// The result.
@@ -38,10 +45,20 @@ pub(crate) struct Verdict {
     pub kernel: usize,
     /// Its samples.
     pub samples: u32,
-    /// Its median in microseconds.
+    /// Its median in microseconds, with what lay between calls.
     pub us: f64,
     /// That of the present choice; of the second best, where the present choice has won.
     pub against_us: f64,
+}
+
+#[derive(Debug, Clone)]
+struct Round {
+    calls: u32,
+    /// The launches between the calls, as a hash, and the samples that were among others.
+    between: Option<u64>,
+    others: u32,
+    /// Microseconds of a call by each kernel.
+    us: Vec<Option<f64>>,
 }
 
 /// The state: pure, without a clock.
@@ -49,23 +66,20 @@ pub(crate) struct Verdict {
 pub(crate) struct Turns {
     /// Calls of a sample.
     calls: u32,
-    /// Kernels that may still win; the first is the present choice, and stays to the end.
+    /// What the product takes, estimated.
+    estimate_us: f64,
+    /// Kernels that may still win; the first is the present choice.
     open: Vec<bool>,
-    /// Times of the calls of a round, and their number, for each kernel.
-    rounds: Vec<Vec<(f64, u32)>>,
+    rounds: Vec<Round>,
     /// Rounds that are complete.
     complete: usize,
-    /// The kernels that the current round has still to run, the next one last, and what is left of its calls.
-    queue: Vec<usize>,
-    left: u32,
-    /// Calls whose times were lost: kernels and their rounds.
-    again: Vec<(usize, usize)>,
+    /// Samples to be taken, the next one last: kernels and their rounds.
+    queue: Vec<(usize, usize)>,
     /// How many were lost in a row.
     lost: u32,
     /// What is left of a pause, and how long the next one is.
     pause: u32,
     next_pause: u32,
-    is_warm: Vec<bool>,
     stream: Option<usize>,
     strangers: u32,
     generation: u32,
@@ -75,23 +89,18 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// For so many kernels, the present choice first, with so many calls to a sample.
-    pub fn new(kernels: usize, calls: u32) -> Self {
-        let open = vec![true; kernels];
-        let is_warm = vec![false; kernels];
-        let (rounds, queue) = (Vec::new(), Vec::new());
+    /// For so many kernels, the present choice first, with so many calls to a sample, of a product that is estimated to take so long.
+    pub fn new(kernels: usize, calls: u32, estimate_us: f64) -> Self {
         Self {
             calls,
-            open,
-            rounds,
+            estimate_us,
+            open: vec![true; kernels],
+            rounds: Vec::new(),
             complete: 0,
-            queue,
-            left: 0,
-            again: Vec::new(),
+            queue: Vec::new(),
             lost: 0,
             pause: 0,
             next_pause: FIRST_PAUSE,
-            is_warm,
             stream: None,
             strangers: 0,
             generation: 0,
@@ -100,7 +109,7 @@ impl Turns {
         }
     }
 
-    /// What a call on this stream runs and times; `None`: the best so far, not timed.
+    /// The next sample, which begins with a call on this stream; `None`: the call runs the best so far.
     pub fn next(&mut self, stream: usize) -> Option<Turn> {
         if self.verdict.is_some() || !self.is_of(stream) {
             return None;
@@ -109,23 +118,16 @@ impl Turns {
             self.pause -= 1;
             return None;
         }
-        while let Some((kernel, round)) = self.again.pop() {
-            if self.open[kernel] {
-                return Some(Turn { kernel, round, generation: self.generation, counts: true });
-            }
-        }
-        while self.left == 0 {
-            self.queue.pop();
-            if self.queue.is_empty() {
+        loop {
+            let Some((kernel, round)) = self.queue.pop() else {
                 self.begin_round()?;
+                continue;
+            };
+            let Round { calls, us, .. } = &self.rounds[round];
+            if self.open[kernel] && us[kernel].is_none() {
+                return Some(Turn { kernel, calls: *calls, round, generation: self.generation });
             }
-            let is_open = self.queue.last().is_some_and(|&kernel| self.open[kernel]);
-            self.left = if is_open { self.calls } else { 0 };
         }
-        let kernel = *self.queue.last()?;
-        let counts = std::mem::replace(&mut self.is_warm[kernel], true);
-        self.left -= u32::from(counts);
-        Some(Turn { kernel, round: self.rounds.len() - 1, generation: self.generation, counts })
     }
 
     /// Whether the samples are of this stream. Those of two streams at once would be of each other's load.
@@ -138,49 +140,93 @@ impl Turns {
         if self.strangers <= MOST_STRANGERS {
             return false;
         }
-        let generation = self.generation + 1;
-        *self = Self { stream: Some(stream), generation, ..Self::new(self.open.len(), self.calls) };
+        self.strangers = 0;
+        self.stream = Some(stream);
+        self.begin_anew(self.calls);
         true
+    }
+
+    /// Forgets all samples, with so many calls to each from now on.
+    fn begin_anew(&mut self, calls: u32) {
+        self.calls = calls;
+        self.rounds.clear();
+        self.queue.clear();
+        (self.complete, self.lost) = (0, 0);
+        self.generation += 1;
+    }
+
+    fn short_rounds(&self) -> usize {
+        if self.calls >= 4 {
+            SHORT_ROUNDS
+        } else {
+            0
+        }
     }
 
     /// Begins a round, unless the last one may be the last.
     fn begin_round(&mut self) -> Option<()> {
-        if self.rounds.len() == MOST_ROUNDS {
+        let (round, short) = (self.rounds.len(), self.short_rounds());
+        // Those far behind have no long samples.
+        let is_early = round >= self.complete + MOST_OUTSTANDING || (round >= short && self.complete < short);
+        if is_early || round == short + MOST_ROUNDS {
             return None;
         }
         let kernels = self.open.len();
-        let first = self.rounds.len();
-        // From the last to the first; the current one is on top, and is popped before the next one begins.
-        self.queue = (0..kernels).rev().map(|place| (place + first) % kernels).collect();
-        self.rounds.push(vec![(0.0, 0); kernels]);
+        self.queue = (0..kernels).rev().map(|place| ((place + round) % kernels, round)).collect();
+        let calls = if round < short { self.calls / 4 } else { self.calls };
+        self.rounds.push(Round { calls, between: None, others: 0, us: vec![None; kernels] });
         Some(())
     }
 
-    /// The time of a call, in the order of the calls.
-    pub fn took(&mut self, turn: Turn, us: f64) {
-        if turn.generation != self.generation || !turn.counts || self.verdict.is_some() {
+    /// Microseconds of a sample's calls, each, and a hash of the launches between them.
+    pub fn took(&mut self, turn: Turn, us: f64, between: u64) {
+        if turn.generation != self.generation || self.verdict.is_some() {
             return;
         }
         (self.lost, self.next_pause) = (0, FIRST_PAUSE);
-        let (sum, count) = &mut self.rounds[turn.round][turn.kernel];
-        (*sum, *count) = (*sum + us, *count + 1);
+        let round = &mut self.rounds[turn.round];
+        if *round.between.get_or_insert(between) != between {
+            round.others += 1;
+            self.queue.push((turn.kernel, turn.round));
+            if round.others > MOST_OTHERS {
+                (round.between, round.others) = (None, 0);
+                round.us.fill(None);
+                self.queue.extend((0..self.open.len()).map(|kernel| (kernel, turn.round)));
+            }
+            return;
+        }
+        round.us[turn.kernel] = Some(us);
         while self.is_complete() {
             self.complete += 1;
             self.judge();
         }
     }
 
-    /// The time of a call says nothing: the kernel is called again.
+    /// The time of a sample says nothing: it is taken again.
     pub fn lost(&mut self, turn: Turn) {
-        if turn.generation != self.generation || !turn.counts || self.verdict.is_some() {
+        if turn.generation != self.generation || self.verdict.is_some() {
             return;
         }
-        self.again.push((turn.kernel, turn.round));
+        self.queue.push((turn.kernel, turn.round));
         self.lost += 1;
-        if self.lost == MOST_LOST {
+        if self.calls > 1 && self.lost == MOST_LOST_SPANS {
+            self.begin_anew(self.calls / 2);
+        } else if self.lost == MOST_LOST {
             (self.lost, self.pause) = (0, self.next_pause);
             self.next_pause = LONGEST_PAUSE.min(2 * self.next_pause);
         }
+    }
+
+    /// A sample that was not begun is taken later.
+    pub fn put_back(&mut self, turn: Turn) {
+        if turn.generation == self.generation {
+            self.queue.push((turn.kernel, turn.round));
+        }
+    }
+
+    /// Whether a sample is still of use.
+    pub fn is_open(&self, turn: Turn) -> bool {
+        turn.generation == self.generation && self.verdict.is_none() && self.open[turn.kernel]
     }
 
     /// Ends a pause.
@@ -195,64 +241,19 @@ impl Turns {
             _ => self.open[kernel] = false,
         }
         self.judge();
+        while self.is_complete() {
+            self.complete += 1;
+            self.judge();
+        }
     }
 
     fn is_complete(&self) -> bool {
         let Some(round) = self.rounds.get(self.complete) else { return false };
-        self.verdict.is_none() && self.kernels().all(|kernel| round[kernel].1 >= self.calls)
+        self.verdict.is_none() && self.kernels().all(|kernel| round.us[kernel].is_some())
     }
 
     fn kernels(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.open.len()).filter(|&kernel| self.open[kernel])
-    }
-
-    /// The mean of a kernel's calls in each complete round, until it left.
-    fn times(&self, kernel: usize) -> Vec<f64> {
-        let rounds = self.rounds[..self.complete].iter().map(|round| round[kernel]);
-        rounds.take_while(|(_, count)| *count >= self.calls).map(|(sum, count)| sum / f64::from(count)).collect()
-    }
-
-    /// The same over the median, or the least, of each round.
-    fn shares(&self, kernel: usize, of: fn(&[f64]) -> f64) -> Vec<f64> {
-        let all: Vec<Vec<f64>> = (0..self.open.len()).map(|kernel| self.times(kernel)).collect();
-        let usual = |round: usize| of(&all.iter().filter_map(|times| times.get(round).copied()).collect::<Vec<f64>>());
-        all[kernel].iter().enumerate().map(|(round, us)| us / usual(round)).collect()
-    }
-
-    fn share(&self, kernel: usize) -> f64 {
-        median(&self.shares(kernel, median))
-    }
-
-    /// Whether a kernel leads by its median share, and by its median and its least time, too.
-    fn is_ahead(&self, kernel: usize) -> bool {
-        let [own, usual] = [kernel, 0].map(|kernel| self.times(kernel));
-        let leads = |by: fn(&[f64]) -> f64| by(&own) < by(&usual);
-        self.share(kernel) < LEAD * self.share(0) && leads(median) && leads(least)
-    }
-
-    fn judge(&mut self) {
-        for kernel in 1..self.open.len() {
-            let shares = self.shares(kernel, least);
-            let are_above = |rounds, bound| shares.len() >= rounds && shares.iter().all(|share| *share > bound);
-            self.open[kernel] &= !(are_above(2, HOPELESS) || are_above(3, BEHIND));
-        }
-        let mut order: Vec<(usize, f64)> = self.kernels().map(|kernel| (kernel, self.share(kernel))).collect();
-        order.sort_by(|x, y| x.1.total_cmp(&y.1));
-        let leader = order.iter().map(|(kernel, _)| *kernel).find(|kernel| self.is_ahead(*kernel));
-        self.best = leader.filter(|_| self.complete >= 2).unwrap_or(0);
-        let is_alone = order.len() == 1;
-        let best = order[0].0;
-        let is_near = !is_alone && (order[0].1 > LEAD * order[1].1 || (best > 0 && !self.is_ahead(best)));
-        let most = if is_near { MOST_ROUNDS } else { ROUNDS };
-        if !is_alone && self.complete < most {
-            return;
-        }
-        let kernel = if self.is_ahead(best) { best } else { 0 };
-        let second = || (1..self.open.len()).min_by(|x, y| self.share(*x).total_cmp(&self.share(*y)));
-        let against = if kernel == 0 { second().unwrap_or(0) } else { 0 };
-        let [us, against_us] = [kernel, against].map(|kernel| median(&self.times(kernel)));
-        self.best = kernel;
-        self.verdict = Some(Verdict { kernel, samples: self.complete as u32, us, against_us });
     }
 
     /// The fastest so far, by its place.
@@ -264,21 +265,6 @@ impl Turns {
     pub fn verdict(&self) -> Option<Verdict> {
         self.verdict
     }
-}
-
-/// Of no numbers: 1, a share that is none.
-fn median(numbers: &[f64]) -> f64 {
-    let mut sorted = numbers.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => 1.0,
-        n if n % 2 == 1 => sorted[n / 2],
-        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
-    }
-}
-
-fn least(numbers: &[f64]) -> f64 {
-    numbers.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! Launches of a program that learns: calls of a contested product run its kernels in turns, between two events on the caller's stream. The events are read when
+//! Launches of a program that learns: calls of a contested product run its kernels in turns, between events on the caller's stream. The events are read when
 //! they have happened; nothing waits for them.
 
 mod aside;
+mod between;
 mod events;
+mod samples;
 
 pub use aside::save_learned;
 
@@ -10,15 +12,10 @@ use super::device::current_device;
 use super::dispatchers::dispatcher;
 use super::pointers::Queue;
 use super::stream;
-use crate::dispatch::{learning, Call, Contest, Planned};
+use crate::dispatch::{learning, Contest, Planned};
 use crate::error::{Error, Result};
 use crate::kernel::Role;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// Calls of a product whose times are not known yet; further ones run the best so far.
-const MOST_PENDING: usize = 16;
-/// From here on a call's time counts even where the stream was idle: the host's part of it, a few microseconds, is below 1 %.
-const LONG_US: f64 = 400.0;
 
 /// Calls of products that were being learned.
 static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -27,7 +24,11 @@ static IS_PREPARING: AtomicBool = AtomicBool::new(false);
 
 /// The contest of a plan, while the process learns and the plan's is not settled. Another thread makes it: until then calls run as planned.
 pub(crate) fn contest(plan: &Planned) -> Result<Option<&Contest<Planned>>> {
-    if !learning()? || plan.is_settled() {
+    if !learning()? {
+        return Ok(None);
+    }
+    between::note(plan);
+    if plan.is_settled() {
         return Ok(None);
     }
     match plan.contest() {
@@ -57,22 +58,15 @@ pub(super) unsafe fn in_turn(
     let launch_best = || launch(Some(contest.best(plan)).filter(|best| has_handle(best)).unwrap_or(plan));
     // Another thread is in turn, or a graph would keep an event.
     // SAFETY: the caller's stream.
-    let Some(mut state) = contest.state.try_lock().ok().filter(|_| !unsafe { stream::is_capturing(queue.stream) })
-    else {
-        return launch_best();
-    };
-    while let Some((call, us)) = state.pending.front().and_then(|call| Some((*call, events::elapsed(call.events)?))) {
-        state.pending.pop_front();
-        events::give_back(call.events);
-        match call.is_queued || us > LONG_US {
-            true => state.turns.took(call.turn, us),
-            false => state.turns.lost(call.turn),
-        }
-    }
+    let lock = contest.state.try_lock().ok().filter(|_| !unsafe { stream::is_capturing(queue.stream) });
+    let Some(mut state) = lock else { return launch_best() };
+    samples::read(&mut state);
     contest.note(&state.turns);
+    let address = std::ptr::from_ref(contest) as usize;
     if let Some(verdict) = state.turns.verdict() {
-        state.pending.drain(..).for_each(|call| events::give_back(call.events));
+        samples::end(&mut state);
         drop(state);
+        between::release(address);
         dispatcher(current_device()?)?.settle(plan, contest, verdict);
         aside::write_soon();
         return launch_best();
@@ -81,25 +75,18 @@ pub(super) unsafe fn in_turn(
     if is_preparing {
         state.turns.wake();
     }
-    let turn = if state.pending.len() < MOST_PENDING { state.turns.next(queue.stream as usize) } else { None };
-    let Some(turn) = turn else { return launch_best() };
+    let Some(call) = samples::next(&mut state, address, queue.stream, is_preparing) else { return launch_best() };
+    let turn = call.turn();
     let runs = contest.plan(plan, turn.kernel);
-    let is_possible = has_handle(runs) && is_possible(runs)?;
-    if is_possible && is_preparing {
-        // SAFETY: the caller's stream.
-        unsafe { events::occupy(queue.stream) };
-    }
-    let Some(events) = is_possible.then(|| events::take(queue.stream)).flatten() else {
+    if !(has_handle(runs) && is_possible(runs)?) {
         state.turns.failed(turn.kernel);
         return launch(plan);
-    };
-    let launched = launch(runs);
-    match launched.is_ok() && events::record(events[1], queue.stream) {
-        true => state.pending.push_back(Call { turn, events, is_queued: !events::has_happened(events[0]) }),
-        false => {
-            events::give_back(events);
-            state.turns.failed(turn.kernel);
-        }
+    }
+    // SAFETY: the caller's stream, which is not being captured.
+    let (is_timed, launched) =
+        unsafe { samples::launch(&mut state, call, queue.stream, is_preparing, || launch(runs)) };
+    if !is_timed {
+        state.turns.failed(turn.kernel);
     }
     // A rival that is refused has computed nothing.
     match launched {

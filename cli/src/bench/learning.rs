@@ -11,12 +11,11 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Calls of a turn of learning, turns until nothing more is tried, and calls after which it waits for its results, as a step of a model does.
+/// Calls of a step, after which the program waits for its results, and steps until nothing more is tried.
 const CALLS: usize = 100;
-const MOST_HUNDREDS: usize = 5;
-const CALLS_OF_STEP: usize = 10;
+const MOST_STEPS: usize = 15;
 /// What a step's calls are behind: longer than the host needs for them, so that the GPU does not wait for the host.
-const AHEAD: Duration = Duration::from_micros(300);
+const AHEAD: Duration = Duration::from_millis(2);
 
 unsafe extern "C" fn pass(_: *mut c_void) {
     std::thread::sleep(AHEAD);
@@ -36,7 +35,7 @@ fn policy() -> Result<Policy> {
 /// Calls the product while this process learns, some hundreds of times at most: what that cost beyond the same calls of what was learned, as a number of such calls.
 pub fn learn(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<f64> {
     let mut learning = Vec::new();
-    while learning.len() < MOST_HUNDREDS && plan(problem)?.reason != Reason::Learned {
+    while learning.len() < MOST_STEPS && plan(problem)?.reason != Reason::Learned {
         set_learning(true);
         let us = calls(timer, problem, operands);
         set_learning(false);
@@ -47,25 +46,20 @@ pub fn learn(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<f6
     Ok(lost / learned * CALLS as f64)
 }
 
-/// Microseconds of the calls of a program that keeps the GPU busy, each on another copy of the operands.
+/// Microseconds of a step of a program that keeps the GPU busy, each call on another copy of the operands.
 fn calls(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<f64> {
     let stream = timer.device().cuda_stream();
     let event = || stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
     let (dispatcher, policy) = (launch::dispatcher(launch::current_device()?)?, policy()?);
-    let mut us = 0.0;
-    for step in 0..CALLS / CALLS_OF_STEP {
-        // SAFETY: a live stream; the function reads nothing.
-        unsafe { launch_host_function(stream.cu_stream(), pass, std::ptr::null_mut())? };
-        let start = event()?;
-        for call in 0..CALLS_OF_STEP {
-            let copy = (step * CALLS_OF_STEP + call) % operands.copies();
-            let plan = dispatcher.plan(problem, policy)?;
-            // SAFETY: the operands are the problem's, and outlive the launch.
-            unsafe { launch::launch(&plan, operands.pointers(copy)?, timer.queue())? };
-        }
-        let end = event()?;
-        stream.synchronize()?;
-        us += f64::from(start.elapsed_ms(&end)?) * 1e3;
+    // SAFETY: a live stream; the function reads nothing.
+    unsafe { launch_host_function(stream.cu_stream(), pass, std::ptr::null_mut())? };
+    let start = event()?;
+    for call in 0..CALLS {
+        let plan = dispatcher.plan(problem, policy)?;
+        // SAFETY: the operands are the problem's, and outlive the launch.
+        unsafe { launch::launch(&plan, operands.pointers(call % operands.copies())?, timer.queue())? };
     }
-    Ok(us)
+    let end = event()?;
+    stream.synchronize()?;
+    Ok(f64::from(start.elapsed_ms(&end)?) * 1e3)
 }

@@ -1,0 +1,163 @@
+//! What a call of a contested product runs, and the events around it.
+
+use super::{between, events};
+use crate::dispatch::{Event, Open, Sample, State, Turn};
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Samples whose times are not known yet; further calls run the best so far.
+const MOST_PENDING: usize = 16;
+/// From here on a call's time counts even where the stream was idle: the host's part of it, a few microseconds, is below 1 %.
+const LONG_US: f64 = 400.0;
+/// How long the host needs for a call, until that is known, and how long a stream is kept busy at most.
+const HOST: Duration = Duration::from_micros(50);
+const LONGEST: Duration = Duration::from_millis(20);
+
+/// A call of a contest.
+pub enum Call {
+    /// A kernel's first: it may load code.
+    First(Turn),
+    /// A sample of its own.
+    Alone(Turn),
+    /// The one before a sample.
+    Before(Turn),
+    /// One of a sample.
+    Within(Open),
+}
+
+impl Call {
+    pub fn turn(&self) -> Turn {
+        match self {
+            Self::First(turn) | Self::Alone(turn) | Self::Before(turn) => *turn,
+            Self::Within(Open { turn, .. }) => *turn,
+        }
+    }
+}
+
+/// Reads the times that are known.
+pub fn read(state: &mut State) {
+    while let Some(us) = state.pending.front().and_then(|sample| events::elapsed(&sample.events)) {
+        let Some(Sample { turn, events, between, is_queued }) = state.pending.pop_front() else { return };
+        events.into_iter().for_each(events::give_back);
+        match is_queued || (turn.calls == 1 && us > LONG_US) {
+            true => state.turns.took(turn, us / f64::from(turn.calls), between),
+            false => state.turns.lost(turn),
+        }
+    }
+}
+
+/// Gives all events back.
+pub fn end(state: &mut State) {
+    state.pending.drain(..).flat_map(|sample| sample.events).for_each(events::give_back);
+    state.open.take().into_iter().for_each(|open| events::give_back(open.start));
+    state.mark.take().into_iter().for_each(events::give_back);
+}
+
+/// What the next call of a contest, by its address, is on this stream; `None`: one that nothing times.
+pub fn next(state: &mut State, contest: usize, stream: *mut c_void, is_preparing: bool) -> Option<Call> {
+    let is_claimed = state.open.is_none() || between::claim(contest);
+    if let Some(open) = state.open.take() {
+        if open.stream != stream as usize || !is_claimed || !state.turns.is_open(open.turn) {
+            state.turns.put_back(open.turn);
+        } else if events::has_happened(&open.start) {
+            state.turns.lost(open.turn);
+        } else {
+            return Some(Call::Within(open));
+        }
+        events::give_back(open.start);
+    }
+    let turn = if state.pending.len() < MOST_PENDING { state.turns.next(stream as usize) } else { None };
+    let mark = state.mark.take();
+    let Some(turn) = turn else {
+        mark.into_iter().for_each(events::give_back);
+        between::release(contest);
+        return None;
+    };
+    let is_warm = state.is_warm[turn.kernel];
+    if turn.calls == 1 || !between::claim(contest) {
+        mark.into_iter().for_each(events::give_back);
+        if turn.calls == 1 && is_warm {
+            return Some(Call::Alone(turn));
+        }
+        state.turns.put_back(turn);
+        return (turn.calls == 1).then_some(Call::First(turn));
+    }
+    let can_go_on = |mark: &Arc<_>| is_warm && !is_preparing && !events::has_happened(mark);
+    match mark {
+        Some(start) if can_go_on(&start) => {
+            let (left, stream) = (turn.calls, stream as usize);
+            Some(Call::Within(Open { turn, start, left, stream, since: Instant::now() }))
+        }
+        mark => {
+            mark.into_iter().for_each(events::give_back);
+            Some(Call::Before(turn))
+        }
+    }
+}
+
+/// Launches a call; whether it was timed as it should be, and the launch's own result.
+///
+/// # Safety
+/// `stream` is a stream of the current device that is not being captured.
+pub unsafe fn launch<T, E>(
+    state: &mut State,
+    call: Call,
+    stream: *mut c_void,
+    is_preparing: bool,
+    launch: impl FnOnce() -> Result<T, E>,
+) -> (bool, Result<T, E>) {
+    let turn = call.turn();
+    if is_preparing && matches!(call, Call::Alone(_) | Call::Before(_)) {
+        let time = (3 * state.host / 2).max(HOST * (turn.calls + 1)).min(LONGEST);
+        // SAFETY: the caller's stream.
+        unsafe { events::occupy(stream, time) };
+    }
+    let start = match call {
+        Call::Alone(_) => events::record(stream),
+        _ => None,
+    };
+    let launched = launch();
+    if launched.is_err() {
+        return (false, launched);
+    }
+    state.is_warm[turn.kernel] = true;
+    let is_timed = match call {
+        Call::First(_) => true,
+        Call::Alone(_) => take(state, turn, start, 0, stream).map(drop).is_some(),
+        Call::Before(_) => match events::record(stream) {
+            Some(start) => {
+                let (left, stream) = (turn.calls, stream as usize);
+                state.open = Some(Open { turn, start, left, stream, since: Instant::now() });
+                between::begin();
+                true
+            }
+            None => false,
+        },
+        Call::Within(open) if open.left > 1 => {
+            state.open = Some(Open { left: open.left - 1, ..open });
+            true
+        }
+        Call::Within(open) => {
+            state.host = open.since.elapsed();
+            state.mark = take(state, turn, Some(open.start), between::hash(), stream);
+            between::begin();
+            state.mark.is_some()
+        }
+    };
+    (is_timed, launched)
+}
+
+/// Ends a sample with an event.
+fn take(
+    state: &mut State,
+    turn: Turn,
+    start: Option<Arc<Event>>,
+    between: u64,
+    stream: *mut c_void,
+) -> Option<Arc<Event>> {
+    let (start, end) = (start?, events::record(stream)?);
+    let is_queued = !events::has_happened(&start);
+    state.pending.push_back(Sample { turn, events: [start, end.clone()], between, is_queued });
+    Some(end)
+}
