@@ -317,7 +317,7 @@ fn in_groups<T: Element, Out: Element>(gpu: &Gpu, kernel: &'static KernelDesc) -
         let routing = routing(counts, *kind, &mut rng);
         // Matrices of many groups are small.
         let of_block = kernel.types.b.block().elements.max(32);
-        let fits = |[n, k, _]: &&[usize; 3]| counts.len() * n * k.next_multiple_of(of_block) < 20_000_000;
+        let fits = |[n, k, _]: &&[usize; 3]| counts.len() * n * k.next_multiple_of(of_block) < 6_000_000;
         let size = *sizes.iter().cycle().skip((3 * i + turn) % sizes.len()).find(fits).ok_or("no size fits")?;
         let takes_bias = kernel.fusion != Fusion::None && kind.gate.is_none();
         let problem = taken(gpu, kernel, &routing, *kind, turn + i, size)

@@ -159,6 +159,7 @@ fn alone() -> Vec<(String, Test)> {
     tests.extend(memory::tests());
     tests.extend(end_to_end::alone());
     tests.extend(bad_rows::timed());
+    tests.extend(learn::tests());
     tests.extend(speed::tests());
     tests
 }
@@ -168,7 +169,6 @@ fn beside() -> Vec<(String, Test)> {
     // Kernels that were launched before would prove nothing in these.
     let mut tests = captures::tests();
     tests.extend(launches::tests());
-    tests.extend(learn::tests());
     let others: Vec<(String, Test)> = vec![
         ("library_matches_table".into(), Box::new(oracle::library_matches_table)),
         ("workspaces_in_graphs".into(), Box::new(exactness::workspaces_in_graphs)),

@@ -224,7 +224,9 @@ pub fn experts_in_8_bits(device: &Device, rounds: bool) -> Result<()> {
             let far = |from: &[f64]| y.iter().zip(from).map(|(x, y)| (x - y).powi(2)).sum::<f64>().sqrt();
             let [of_rounded, as_it_comes] = [true, false].map(|in_bits| far(&expected(in_bits)));
             let (near, other) = if takes && rounds { (of_rounded, as_it_comes) } else { (as_it_comes, of_rounded) };
-            let is_near = near < 0.2 * other;
+            // A block whose largest number is rounded the other way has another factor, and many of its codes are others: of one token there are four.
+            let bound = if tokens == 1 { 0.6 } else { 0.2 };
+            let is_near = near < bound * other;
             if tokens > 0 && !is_near {
                 bail!("{to:?}, {tokens} tokens in {dtype:?}: {near} off, and {other} from the other numbers");
             }
