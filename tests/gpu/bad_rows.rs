@@ -311,6 +311,7 @@ fn bad_row_of_blocks<T: Element>(gpu: &Gpu, name: &str, product: &Blocks<T>, row
 fn cost(gpu: &Gpu) -> Result<(), String> {
     let kernels = of_blocks().filter(|kernel| kernel.types.a == Format::F32 && kernel.family != "reference");
     let formats = [Format::Q8_0, Format::Q4_0, Format::Q4K];
+    let mut dearest = ALL.map(|bad| (0.0, format!("{bad:?}: nothing")));
     for kernel in kernels.filter(|kernel| formats.contains(&kernel.types.b)) {
         for [m, n, k] in [[63, 96, 1024], [16, 4096, 4096], [300, 96, 1024], [200, 4096, 4096]] {
             let product = Blocks::<f32>::new(gpu, [Format::F32, kernel.types.b], [m, n, k])?;
@@ -318,10 +319,15 @@ fn cost(gpu: &Gpu) -> Result<(), String> {
                 continue;
             }
             let (_, good) = product.run(gpu, kernel.name, &product.x, true)?;
-            for bad in ALL {
+            for (bad, dearest) in ALL.into_iter().zip(&mut dearest) {
                 let mut x = product.x.clone();
                 spoil(&mut x[m / 2 * k..][..k], bad);
                 let (_, took) = product.run(gpu, kernel.name, &x, true)?;
+                let share = took.as_secs_f64() / good.as_secs_f64();
+                if share > dearest.0 {
+                    *dearest =
+                        (share, format!("{kernel}, {}: {took:?} with {bad:?}, {good:?} without", product.problem));
+                }
                 let most = match bad {
                     Bad::Nan | Bad::Huge => 3,
                     Bad::Overflow => 5,
@@ -333,6 +339,7 @@ fn cost(gpu: &Gpu) -> Result<(), String> {
             }
         }
     }
+    dearest.iter().for_each(|(share, what)| println!("{share:.1} times: {what}"));
     Ok(())
 }
 
