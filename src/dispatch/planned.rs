@@ -1,5 +1,6 @@
 //! A plan that a dispatcher keeps, with the record of its launches.
 
+use super::chosen::Reason;
 use super::contest::Contest;
 use super::counter::Counter;
 use super::memo::{Answer, Question};
@@ -100,6 +101,12 @@ impl Planned {
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn contest(&self) -> Option<Option<&Contest<Planned>>> {
         self.learned.contest.get().map(Option::as_ref)
+    }
+
+    /// Whether a program that learns ([`learning`](super::learning)) has nothing more to learn of the plan: its kernels have run in turns, or nothing is near to
+    /// the choice. A plan made from then on is made with what was learned.
+    pub fn is_learned(&self) -> bool {
+        self.is_settled() || matches!(self.contest(), Some(None)) || self.plan.reason == Reason::Learned
     }
 
     /// Keeps the plan's contest, the first that comes.

@@ -5,6 +5,7 @@ use crate::cases::{self, Variant};
 use crate::data::{Kind, SIZE};
 use crate::device::{Choice, Gpu, Operands};
 use crate::oracle::{dot, wide};
+use crate::shard::side_by_side;
 use crate::Test;
 use candle_tilegemm::dispatch::{Dispatcher, Policy};
 use candle_tilegemm::family::KERNELS;
@@ -15,14 +16,11 @@ use rand::rngs::StdRng;
 use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
-use std::sync::OnceLock;
 
 pub fn tests() -> Vec<(String, Test)> {
     let mut tests: Vec<(String, Test)> = Vec::new();
-    tests.push(("unaligned_f32_is_as_exact_as_sgemm".into(), Box::new(unaligned_f32_is_as_exact_as_sgemm)));
-    for kernel in crate::built().filter(|kernel| kernel.math == Math::Bf16x6) {
-        tests.push((format!("{kernel}_is_as_exact_as_sgemm"), Box::new(move |gpu| is_as_exact_as_sgemm(gpu, kernel))));
-    }
+    // One test, so that one process computes the cases.
+    tests.push(("f32_is_as_exact_as_sgemm".into(), Box::new(f32_is_as_exact_as_sgemm)));
     for kernel in crate::built().filter(|kernel| kernel.math == Math::Bf16x6) {
         tests.push((format!("{kernel}_special_values"), Box::new(move |gpu| special_values(gpu, kernel))));
         tests.push((format!("{kernel}_keeps_what_is_exact"), Box::new(move |gpu| keeps_what_is_exact(gpu, kernel))));
@@ -78,11 +76,9 @@ impl Case {
     }
 }
 
-/// Every kind at every depth, computed once for all kernels.
-fn all_cases() -> &'static [Case] {
-    static CASES: OnceLock<Vec<Case>> = OnceLock::new();
-    let make = || Kind::OF_F32.into_iter().flat_map(|kind| DEPTHS.map(|k| Case::new(kind, k))).collect();
-    CASES.get_or_init(make)
+/// Every kind at every depth.
+fn all_cases() -> Vec<Case> {
+    Kind::OF_F32.into_iter().flat_map(|kind| DEPTHS.map(|k| Case::new(kind, k))).collect()
 }
 
 /// The product of rows of A and columns of B, both given K by K, as `kernel` computes it in its layout.
@@ -120,12 +116,20 @@ fn sgemm(layout: Layout) -> &'static str {
     KERNELS.iter().find(is_sgemm).map_or("none", |kernel| kernel.name)
 }
 
+fn f32_is_as_exact_as_sgemm(gpu: &Gpu) -> Result<(), String> {
+    let kernels: Vec<_> = crate::built().filter(|kernel| kernel.math == Math::Bf16x6).collect();
+    let cases = all_cases();
+    let one = |kernel: &&KernelDesc| is_as_exact(gpu, kernel, &cases).map_err(|error| format!("{kernel}: {error}"));
+    side_by_side(&kernels, one)?;
+    unaligned_is_as_exact(gpu, &cases).map_err(|error| format!("unaligned: {error}"))
+}
+
 /// Root mean square at most SGEMM's; the maximum, which is a matter of luck, at most a fifth above it. Of few rows the former is
 /// a matter of luck, too, and the latter more so: SGEMM's own, of 16 rows and K = 64, is 1.7e-7 here and 2.6e-7 of other numbers.
-fn is_as_exact_as_sgemm(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
+fn is_as_exact(gpu: &Gpu, kernel: &KernelDesc, cases: &[Case]) -> Result<(), String> {
     let sgemm = sgemm(kernel.layout);
     let mut worse = Vec::new();
-    for case in all_cases().iter().filter(|case| takes(gpu, kernel, case.k)) {
+    for case in cases.iter().filter(|case| takes(gpu, kernel, case.k)) {
         let Case { kind, k, ref a, ref b, .. } = *case;
         let few = if DEPTHS_OF_FEW.contains(&k) { few_rows(kernel) } else { &[] };
         for &rows in [SIZE].iter().chain(few) {
@@ -147,10 +151,10 @@ fn is_as_exact_as_sgemm(gpu: &Gpu, kernel: &KernelDesc) -> Result<(), String> {
 }
 
 /// What the mode `accurate` takes where operands are not aligned and cuBLAS is off, beside SGEMM of the same numbers.
-fn unaligned_f32_is_as_exact_as_sgemm(gpu: &Gpu) -> Result<(), String> {
+fn unaligned_is_as_exact(gpu: &Gpu, cases: &[Case]) -> Result<(), String> {
     let dispatcher = Dispatcher::new(gpu.info.clone()).without_tuning();
     let mut worse = Vec::new();
-    for case in all_cases().iter().filter(|case| [100, 128, 512, 2044, 8192].contains(&case.k)) {
+    for case in cases.iter().filter(|case| [100, 128, 512, 2044, 8192].contains(&case.k)) {
         for (rows, layout) in [3, 33, 129, SIZE].into_iter().flat_map(|rows| [(rows, Layout::NT), (rows, Layout::NN)]) {
             let aligned = cases::problem(rows, SIZE, case.k, layout, Format::F32, Variant::PLAIN);
             let by_one = |operand: Operand| operand.with(|o| o.pointer_align = 4);

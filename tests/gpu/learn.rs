@@ -32,7 +32,7 @@ fn alone(name: &str, gpu: &Gpu, test: fn(&Device) -> Result<(), String>) -> Resu
     let cache = std::env::temp_dir().join(format!("tilegemm-{name}-{}", std::process::id()));
     let mut child = std::process::Command::new(std::env::current_exe().map_err(text)?);
     child.args(["--exact", name]).env(CHILD, "1").env("TILEGEMM_LEARN", "on").env("XDG_CACHE_HOME", &cache);
-    let child = child.env_remove("TILEGEMM_TUNING").output().map_err(text)?;
+    let child = child.env_remove("TILEGEMM_TUNING").env_remove("TILEGEMM_TEST_TIMES").output().map_err(text)?;
     let written = std::fs::read_dir(cache.join("candle-tilegemm")).map_or(0, Iterator::count);
     let _ = std::fs::remove_dir_all(&cache);
     match child.status.success() {

@@ -5,15 +5,17 @@ use super::timing::Timer;
 use crate::Result;
 use candle::cuda_backend::cudarc::driver::result::stream::launch_host_function;
 use candle::cuda_backend::cudarc::driver::sys::CUevent_flags;
-use candle_tilegemm::dispatch::{set_learning, Planned, Policy, Reason};
+use candle_tilegemm::dispatch::{set_learning, Planned, Policy};
 use candle_tilegemm::{launch, workspace, Problem};
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Calls of a step, after which the program waits for its results, and steps until nothing more is tried.
+/// Calls of a step, after which the program waits for its results: fewer where they would take longer than this together. And steps until nothing more is tried.
 const CALLS: usize = 100;
-const MOST_STEPS: usize = 15;
+const LONG_US: f64 = 50_000.0;
+const FEW_CALLS: usize = 10;
+const MOST_STEPS: usize = 30;
 /// What a step's calls are behind: longer than the host needs for them, so that the GPU does not wait for the host.
 const AHEAD: Duration = Duration::from_millis(2);
 
@@ -32,29 +34,40 @@ fn policy() -> Result<Policy> {
     Ok(Policy::default().with_workspace(workspace::bytes()?))
 }
 
-/// Calls the product while this process learns, some hundreds of times at most: what that cost beyond the same calls of what was learned, as a number of such calls.
-pub fn learn(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<f64> {
+/// What a program that calls one product has learned.
+pub struct Learned {
+    /// What that cost beyond the same calls of what was learned, as a number of such calls.
+    pub lost_calls: f64,
+    /// Whether there was more to learn.
+    pub is_cut: bool,
+}
+
+/// Calls the product while this process learns.
+pub fn learn(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<Learned> {
+    let us = plan(problem)?.estimate_us;
+    let count = ((LONG_US / us) as usize).clamp(FEW_CALLS, CALLS);
     let mut learning = Vec::new();
-    while learning.len() < MOST_STEPS && plan(problem)?.reason != Reason::Learned {
+    while learning.len() < MOST_STEPS && !plan(problem)?.is_learned() {
         set_learning(true);
-        let us = calls(timer, problem, operands);
+        let us = calls(timer, problem, operands, count);
         set_learning(false);
         learning.push(us?);
     }
-    let learned = calls(timer, problem, operands)?;
+    let is_cut = !plan(problem)?.is_learned();
+    let learned = calls(timer, problem, operands, count)?;
     let lost: f64 = learning.iter().map(|us| us - learned).sum();
-    Ok(lost / learned * CALLS as f64)
+    Ok(Learned { lost_calls: lost / learned * count as f64, is_cut })
 }
 
 /// Microseconds of a step of a program that keeps the GPU busy, each call on another copy of the operands.
-fn calls(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<f64> {
+fn calls(timer: &Timer, problem: &Problem, operands: &Operands, count: usize) -> Result<f64> {
     let stream = timer.device().cuda_stream();
     let event = || stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
     let (dispatcher, policy) = (launch::dispatcher(launch::current_device()?)?, policy()?);
     // SAFETY: a live stream; the function reads nothing.
     unsafe { launch_host_function(stream.cu_stream(), pass, std::ptr::null_mut())? };
     let start = event()?;
-    for call in 0..CALLS {
+    for call in 0..count {
         let plan = dispatcher.plan(problem, policy)?;
         // SAFETY: the operands are the problem's, and outlive the launch.
         unsafe { launch::launch(&plan, operands.pointers(call % operands.copies())?, timer.queue())? };

@@ -293,7 +293,9 @@ impl Session {
         let problems: Vec<Problem> = arms.iter().map(|arm| arm.problem(problem)).collect();
         let mut measured = Measured::default();
         if arms.contains(&Arm::Learned) {
-            measured.lost_calls = Some(learning::learn(&self.timer, problem, &operands)?);
+            let learned = learning::learn(&self.timer, problem, &operands)?;
+            measured.lost_calls = Some(learned.lost_calls);
+            measured.flags.extend(learned.is_cut.then(|| "unsettled learned".into()));
         }
         let mut runners: Vec<(Runner, Captured, &Problem)> = Vec::new();
         for (arm, problem) in arms.iter().zip(&problems).filter(|(arm, _)| !arm.is_group()) {

@@ -165,7 +165,7 @@ pub struct Row {
     /// What learning cost beyond the same calls of what was learned, as a number of such calls, where the arm `learned` was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_calls: Option<f64>,
-    /// Warnings about the row: `spread ARM`, `wrong ARM`, `inexact ARM`, `eager ARM`, `clocks`, `hot`.
+    /// Warnings about the row: `spread ARM`, `wrong ARM`, `inexact ARM`, `eager ARM`, `unsettled learned` (there was more to learn), `clocks`, `hot`.
     pub flags: Vec<String>,
     /// The card before and after the row.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -226,7 +226,8 @@ impl Report {
                 row.absent.retain(|name, _| arms.contains(name));
                 let of_another = |flag: &str| {
                     flag.split_once(' ').is_some_and(|(kind, arm)| {
-                        ["wrong", "inexact", "spread", "eager"].contains(&kind) && !arms.iter().any(|name| name == arm)
+                        ["wrong", "inexact", "spread", "eager", "unsettled"].contains(&kind)
+                            && !arms.iter().any(|name| name == arm)
                     })
                 };
                 row.flags.retain(|flag| !of_another(flag));

@@ -38,7 +38,7 @@ impl Turns {
             }
         }
         let is_alone = self.kernels().count() == 1;
-        let is_known = self.kernels().all(|kernel| kernel == leader || self.is_tie(leader, kernel, noise));
+        let is_known = self.kernels().all(|kernel| kernel == leader || self.is_known(leader, kernel, noise));
         if is_alone || (is_known && rounds >= ROUNDS) || rounds >= MOST_ROUNDS {
             self.decide(if self.open[0] { 0 } else { leader });
         }
@@ -112,12 +112,13 @@ impl Turns {
         median(gaps).is_some_and(|gap| gap > bound) && own < others
     }
 
-    /// Whether the difference is known to be too small to matter.
-    fn is_tie(&self, kernel: usize, other: usize, noise: f64) -> bool {
-        let gaps = self.gaps(other, kernel);
+    /// Whether more rounds would not make another kernel than the leader win: the present choice is known to be too near to leave it, or any other is not ahead of the
+    /// leader by what matters.
+    fn is_known(&self, leader: usize, kernel: usize, noise: f64) -> bool {
+        let gaps = self.gaps(kernel, leader);
         let least = (LEAD * self.estimate_us).max(EVENT_US / f64::from(self.calls));
         let error = self.error(gaps.len(), noise);
-        median(gaps).is_some_and(|gap| gap < least && error < least)
+        median(gaps).is_some_and(|gap| if kernel == 0 { gap < least && error < least } else { error < least + gap })
     }
 
     /// After the short rounds: closes kernels that are far behind the fastest in each of them.
