@@ -47,7 +47,7 @@ pub(crate) use beside::{shares, MOST_BESIDE};
 pub use chosen::Reason;
 #[cfg(feature = "cuda")]
 #[cfg(feature = "cuda")]
-pub(crate) use contest::{Contest, Event, Open, Sample, State};
+pub(crate) use contest::{Contest, Event, Mark, Open, Sample, State};
 #[cfg(feature = "interpose")]
 pub(crate) use counter::Counter;
 pub use dispatcher::Dispatcher;

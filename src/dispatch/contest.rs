@@ -24,8 +24,8 @@ pub(crate) struct State {
     pub pending: VecDeque<Sample>,
     /// The sample that is being taken.
     pub open: Option<Open>,
-    /// The event behind the last call, where it is the end of a sample.
-    pub mark: Option<Arc<Event>>,
+    /// What is behind the last call, where that is the end of a sample.
+    pub mark: Option<Mark>,
     /// Kernels that have run, by their place. A first call may load code.
     pub is_warm: Vec<bool>,
     /// The host's time for the last sample.
@@ -35,6 +35,14 @@ pub(crate) struct State {
 /// An event of the driver, by its address. The end of a sample may be the begin of the next one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Event(pub usize);
+
+/// The end of a sample, and the sum of the thread's launches until then.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+pub(crate) struct Mark {
+    pub event: Arc<Event>,
+    pub launches: u64,
+}
 
 /// A sample between two events.
 #[derive(Debug)]
@@ -56,6 +64,8 @@ pub(crate) struct Open {
     pub start: Arc<Event>,
     pub left: u32,
     pub stream: usize,
+    /// The sum of the thread's launches at its begin.
+    pub launches: u64,
     pub since: Instant,
 }
 

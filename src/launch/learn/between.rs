@@ -6,23 +6,18 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 thread_local! {
-    /// A hash of the thread's launches since [`begin`].
+    /// The sum of a hash of each launch of the thread: a difference of two is of the launches between, in any order.
     static LAUNCHES: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Takes note of a launch.
 pub fn note(plan: &Planned) {
-    let address = std::ptr::from_ref(plan) as u64;
-    LAUNCHES.set((LAUNCHES.get().rotate_left(9) ^ address).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let hash = (std::ptr::from_ref(plan) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    LAUNCHES.set(LAUNCHES.get().wrapping_add(hash ^ hash >> 32));
 }
 
-/// Forgets the thread's launches.
-pub fn begin() {
-    LAUNCHES.set(0);
-}
-
-/// A hash of the thread's launches since [`begin`].
-pub fn hash() -> u64 {
+/// The sum so far.
+pub fn launches() -> u64 {
     LAUNCHES.get()
 }
 
@@ -36,7 +31,10 @@ static WAITING: [AtomicU32; MOST_DEVICES] = [const { AtomicU32::new(0) }; MOST_D
 
 /// Whether a contest, by its address, may take samples of several calls on the current device.
 pub fn claim(contest: usize) -> bool {
-    let Some(device) = current_device().ok().filter(|device| *device < MOST_DEVICES) else { return false };
+    current_device().is_ok_and(|device| device < MOST_DEVICES && claim_on(device, contest))
+}
+
+fn claim_on(device: usize, contest: usize) -> bool {
     let is_mine = match ACTIVE[device].compare_exchange(0, contest, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => true,
         Err(active) => active == contest || WAITING[device].fetch_add(1, Ordering::Relaxed) >= MOST_WAITING,
@@ -57,19 +55,17 @@ pub fn release(contest: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{claim, release, MOST_WAITING};
+    use super::{claim_on, release, MOST_WAITING};
 
     #[test]
     fn one_contest_at_a_time_and_none_waits_for_ever() {
-        if crate::launch::device::current_device().is_err() {
-            return assert!(!claim(1), "no device, no samples");
-        }
-        assert!(claim(1) && claim(1) && !claim(2));
+        assert!(claim_on(3, 1) && claim_on(3, 1) && !claim_on(3, 2));
+        assert!(claim_on(4, 2), "another device");
         release(2);
-        assert!(!claim(2));
+        assert!(!claim_on(3, 2), "it was not the second one's");
         release(1);
-        assert!(claim(2));
-        assert!((0..MOST_WAITING).all(|_| !claim(1)) && claim(1) && !claim(2));
-        release(1);
+        assert!(claim_on(3, 2));
+        assert!((0..MOST_WAITING).all(|_| !claim_on(3, 1)));
+        assert!(claim_on(3, 1) && !claim_on(3, 2));
     }
 }

@@ -1,7 +1,7 @@
 //! What a call of a contested product runs, and the events around it.
 
 use super::{between, events};
-use crate::dispatch::{Event, Open, Sample, State, Turn};
+use crate::dispatch::{Event, Mark, Open, Sample, State, Turn};
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ pub fn read(state: &mut State) {
 pub fn end(state: &mut State) {
     state.pending.drain(..).flat_map(|sample| sample.events).for_each(events::give_back);
     state.open.take().into_iter().for_each(|open| events::give_back(open.start));
-    state.mark.take().into_iter().for_each(events::give_back);
+    state.mark.take().into_iter().for_each(|mark| events::give_back(mark.event));
 }
 
 /// What the next call of a contest, by its address, is on this stream; `None`: one that nothing times.
@@ -70,27 +70,31 @@ pub fn next(state: &mut State, contest: usize, stream: *mut c_void, is_preparing
     let turn = if state.pending.len() < MOST_PENDING { state.turns.next(stream as usize) } else { None };
     let mark = state.mark.take();
     let Some(turn) = turn else {
-        mark.into_iter().for_each(events::give_back);
+        mark.into_iter().for_each(|mark| events::give_back(mark.event));
         between::release(contest);
         return None;
     };
     let is_warm = state.is_warm[turn.kernel];
     if turn.calls == 1 || !between::claim(contest) {
-        mark.into_iter().for_each(events::give_back);
+        mark.into_iter().for_each(|mark| events::give_back(mark.event));
         if turn.calls == 1 && is_warm {
             return Some(Call::Alone(turn));
         }
         state.turns.put_back(turn);
         return (turn.calls == 1).then_some(Call::First(turn));
     }
-    let can_go_on = |mark: &Arc<_>| is_warm && !is_preparing && !events::has_happened(mark);
+    let can_go_on = |event: &Event| is_warm && !is_preparing && !events::has_happened(event);
     match mark {
-        Some(start) if can_go_on(&start) => {
-            let (left, stream) = (turn.calls, stream as usize);
-            Some(Call::Within(Open { turn, start, left, stream, since: Instant::now() }))
-        }
+        Some(Mark { event: start, launches }) if can_go_on(&start) => Some(Call::Within(Open {
+            left: turn.calls,
+            turn,
+            start,
+            stream: stream as usize,
+            launches,
+            since: Instant::now(),
+        })),
         mark => {
-            mark.into_iter().for_each(events::give_back);
+            mark.into_iter().for_each(|mark| events::give_back(mark.event));
             Some(Call::Before(turn))
         }
     }
@@ -127,9 +131,8 @@ pub unsafe fn launch<T, E>(
         Call::Alone(_) => take(state, turn, start, 0, stream).map(drop).is_some(),
         Call::Before(_) => match events::record(stream) {
             Some(start) => {
-                let (left, stream) = (turn.calls, stream as usize);
-                state.open = Some(Open { turn, start, left, stream, since: Instant::now() });
-                between::begin();
+                let (stream, launches) = (stream as usize, between::launches());
+                state.open = Some(Open { left: turn.calls, turn, start, stream, launches, since: Instant::now() });
                 true
             }
             None => false,
@@ -140,8 +143,9 @@ pub unsafe fn launch<T, E>(
         }
         Call::Within(open) => {
             state.host = open.since.elapsed();
-            state.mark = take(state, turn, Some(open.start), between::hash(), stream);
-            between::begin();
+            let launches = between::launches();
+            let event = take(state, turn, Some(open.start), launches.wrapping_sub(open.launches), stream);
+            state.mark = event.map(|event| Mark { event, launches });
             state.mark.is_some()
         }
     };
