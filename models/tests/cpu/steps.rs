@@ -1,9 +1,7 @@
-//! Steps on the CPU. The GPU has the same tests in gpu.rs.
+//! Steps on the CPU. `decoders` has them for the GPU.
 
-mod common;
-
+use crate::common::steps::CHECKS;
 use candle::{Device, Result};
-use common::steps::CHECKS;
 
 #[test]
 fn steps() -> Result<()> {

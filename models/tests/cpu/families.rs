@@ -1,11 +1,9 @@
 //! Each family against candle_transformers' model with the same weights, in f32.
 
-mod common;
-
+use crate::common::{best, builder, difference, json, weights, Random, ROUNDING};
 use candle::{Device, Result, Tensor};
 use candle_tilegemm_models::{Cache, Config, Decoder, Sampler};
 use candle_transformers::models as theirs;
-use common::{best, builder, difference, json, weights, Random, ROUNDING};
 
 /// Prompts of different lengths side by side, in chunks, with steps and a second turn: all against `reference`, which gives the last logits of a whole text.
 fn agrees(config: &Config, decoder: Decoder, mut reference: impl FnMut(&Tensor) -> Result<Tensor>) -> Result<()> {

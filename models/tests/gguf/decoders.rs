@@ -1,15 +1,13 @@
 //! GGUF files with random weights in mixed formats, against a decoder of the same weights dequantised.
 
-mod common;
-
+use crate::common::gguf::{config, file, file_elsewhere, Weights, LLAMA3};
+use crate::common::{builder, difference, Random, ROUNDING};
 use candle::quantized::gguf_file::{Content, Value};
 use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::gguf::GgufFile;
 use candle_tilegemm::nn::attention::RopeScaling;
 use candle_tilegemm_models::models::quantized_qwen3_moe::GGUFQWenMoE;
 use candle_tilegemm_models::{Cache, Config, Decoder};
-use common::gguf::{config, file, file_elsewhere, Weights, LLAMA3};
-use common::{builder, difference, Random, ROUNDING};
 
 fn agrees(arch: &str, tied: bool, scaling: Option<RopeScaling>, mixed: bool) -> Result<()> {
     let config = Config { rope_scaling: scaling, ..config(arch, tied)? };

@@ -1,13 +1,8 @@
 //! Chat templates of the example `generate`, in the style of published models.
 
-#[path = "../examples/generate/chat.rs"]
-mod chat;
-#[path = "../examples/perplexity/weights.rs"]
-#[allow(dead_code)] // the file's path alone
-mod files;
-
+use crate::chat::Template;
+use crate::weights;
 use candle::quantized::gguf_file::{Content, Value, VersionedMagic};
-use chat::Template;
 use std::collections::HashMap;
 
 fn template(text: &str) -> Template {
@@ -192,7 +187,7 @@ fn a_gguf_file_has_its_template_and_tokens() {
 
 #[test]
 fn smollm2s_own() {
-    let path = files::smollm2();
+    let path = weights::smollm2();
     let Ok(mut file) = std::fs::File::open(&path) else {
         panic!("there is no model at {}; run `third_party/fetch.sh smollm2`", path.display())
     };

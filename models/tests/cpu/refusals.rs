@@ -1,11 +1,9 @@
 //! What is refused, with errors that name the field, the slot or the entry.
 
-mod common;
-
+use crate::common::{builder, error, json, weights, LLAMA, LLAMA3, MISTRAL, QWEN2, QWEN3_MOE};
 use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::nn::Sampling;
 use candle_tilegemm_models::{Cache, Config, Decoder, Sampler};
-use common::{builder, error, json, weights, LLAMA, LLAMA3, MISTRAL, QWEN2, QWEN3_MOE};
 
 fn tiny(more: &str) -> Result<Decoder> {
     let config = Config::from_json(&json("llama", more))?;

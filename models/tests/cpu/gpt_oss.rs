@@ -1,12 +1,10 @@
 //! gpt-oss: a tiny checkpoint against transformers' logits, and against plain loops in f32.
 
-mod common;
-
+use crate::common::gpt_oss::{builder, expected, path, text, text_with, Plain, BF16};
+use crate::common::{best, difference, error};
 use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::nn::attention::{Rope, RopeStyle};
 use candle_tilegemm_models::{Cache, Config, Decoder, ExpertForm, Sampler};
-use common::gpt_oss::{builder, expected, path, text, text_with, Plain, BF16};
-use common::{best, difference, error};
 use serde_json::{json, Value};
 
 /// The most that roundings in f32 may change of the logits, over the largest: twice what the decoder's gave at most. Gates multiply numbers up to 8.

@@ -1,8 +1,6 @@
 //! Tokenizers of GGUF files in the example `generate`.
 
-#[path = "../examples/generate/tokenizer.rs"]
-mod tokenizer;
-
+use crate::tokenizer;
 use candle::quantized::gguf_file::{Content, Value, VersionedMagic};
 use std::collections::HashMap;
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer};

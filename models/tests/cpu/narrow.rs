@@ -1,13 +1,11 @@
 //! Checkpoints with narrow weights, against decoders of the numbers that these weights stand for.
 
-mod common;
-
+use crate::common::narrow::{Model, Stored, ALL};
+use crate::common::steps::{config, prompted, steps};
+use crate::common::{builder, difference, error, weights, ROUNDING};
 use candle::{DType, Device, Result};
 use candle_tilegemm::nn::narrow::{Granularity, QuantWeight, Quantizer};
 use candle_tilegemm_models::{Cache, Config, Decoder, Quantization, Sampler};
-use common::narrow::{Model, Stored, ALL};
-use common::steps::{config, prompted, steps};
-use common::{builder, difference, error, weights, ROUNDING};
 
 const CPU: &Device = &Device::Cpu;
 const MOE: &str =

@@ -1,13 +1,11 @@
 //! Decoders with narrow weights of a checkpoint that several ranks compute, against the same decoders whole: parts of the same numbers.
 
-mod common;
-
+use crate::common::narrow::{Model, Stored, ALL};
+use crate::common::ranks::{self, builder, on_ranks};
+use crate::common::{difference, error, gpt_oss};
 use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::nn::linear_quantized_no_bias;
 use candle_tilegemm_models::{Cache, Config, Decoder, ExpertSplit, Quantization, Split};
-use common::narrow::{Model, Stored, ALL};
-use common::ranks::{self, builder, on_ranks};
-use common::{difference, error, gpt_oss};
 
 const ACT_ORDER: Stored = Stored::Gptq { act_order: true };
 /// Sizes that 4 ranks divide, in whole blocks.

@@ -1,11 +1,9 @@
 //! The models with candle_transformers' names: the same program on both, with equal logits.
 
-mod common;
-
+use crate::common::{builder, difference, json, weights, Random, ROUNDING};
 use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm_models::{models as ours, Config};
 use candle_transformers::models as theirs;
-use common::{builder, difference, json, weights, Random, ROUNDING};
 
 /// A batch of prompts, one that goes on in a chunk, and steps; then from the start.
 fn calls() -> Result<Vec<(Tensor, usize)>> {

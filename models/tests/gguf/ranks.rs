@@ -1,15 +1,13 @@
 //! Decoders of GGUF files that several ranks compute, as threads on the CPU, against the whole decoders of the same files.
 
-mod common;
-
+use crate::common::gguf::files::Counting;
+use crate::common::gguf::{config, file, file_elsewhere, LLAMA3};
+use crate::common::ranks::{agree, bits, has_whole_experts, on_ranks, run};
+use crate::common::{difference, error, Random};
 use candle::{DType, Device, Result, Tensor};
 use candle_tilegemm::gguf::GgufFile;
 use candle_tilegemm::nn::parallel::Group;
 use candle_tilegemm_models::{Cache, Config, Decoder, ExpertSplit, Experts, Split};
-use common::gguf::files::Counting;
-use common::gguf::{config, file, file_elsewhere, LLAMA3};
-use common::ranks::{agree, bits, has_whole_experts, on_ranks, run};
-use common::{difference, error, Random};
 use std::io::Cursor;
 
 /// What flips of activations' roundings to 8 bits may change of the logits, over the largest: three times what was measured, 0.0068. By arithmetic: a flip is a

@@ -1,20 +1,10 @@
 //! The perplexity of SmolLM2 on a page of this repository, candle_transformers' llama against ours.
 
-#[path = "../examples/perplexity/format.rs"]
-mod format;
-#[path = "../examples/perplexity/model.rs"]
-mod model;
-#[path = "../examples/perplexity/score.rs"]
-mod score;
-#[path = "../examples/generate/tokenizer.rs"]
-mod tokenizer;
-#[path = "../examples/perplexity/weights.rs"]
-mod weights;
-
+use crate::format::Format;
+use crate::model::File;
+use crate::{score, weights};
 use anyhow::Result;
 use candle::Device;
-use format::Format;
-use model::File;
 
 #[test]
 fn ours_is_that_of_stock() -> Result<()> {
