@@ -26,7 +26,7 @@ pub(crate) struct State {
     pub open: Option<Open>,
     /// What is behind the last call, where that is the end of a sample.
     pub mark: Option<Mark>,
-    /// Kernels that have run, by their place. A first call may load code.
+    /// Whether kernels have run, by their place. A first call may load code.
     pub is_warm: Vec<bool>,
     /// The host's time for the last sample.
     pub host: Duration,

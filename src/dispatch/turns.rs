@@ -3,8 +3,8 @@
 //! A **sample** is the mean time of some calls in a row by one kernel, a **round** a sample of each kernel; a call is right whichever kernel runs it. Samples of several
 //! calls go from behind one call to behind another, so they contain what the program runs between its calls. That is the same for all kernels of a round, or the
 //! samples are not compared, and only differences count. A clock that falls meanwhile favours none: the first of a round is another kernel each time.
-//! Two short rounds come first, after which kernels far behind leave. A sample whose time is lost is made again; where many are lost, samples become shorter, and
-//! in the end there are pauses without any.
+//! Two short rounds come first, after which kernels far behind leave. A sample whose time is lost is taken again. Where the GPU does not wait for the host as long as
+//! a sample takes, samples become shorter; where it waits at each call, there are pauses without any.
 
 mod judge;
 
@@ -19,11 +19,13 @@ const MOST_OUTSTANDING: usize = 2;
 const MOST_OTHERS: u32 = 8;
 /// Calls of other streams, without one of the stream that is timed, after which they are timed instead.
 const MOST_STRANGERS: u32 = 64;
-/// Lost samples in a row after which they become half as long.
-const MOST_LOST_SPANS: u32 = 8;
-/// The same of single calls: then nothing is timed for some calls, twice as many as the time before.
-const MOST_LOST: u32 = 32;
-const FIRST_PAUSE: u32 = 128;
+/// Samples in a row, begun and lost, after which they become half as long.
+const MOST_CUT: u32 = 8;
+/// Samples in a row that were lost at their begin, after which nothing is timed for some calls, twice as many as the time before; and such pauses after which samples
+/// become half as long, too.
+const MOST_LOST: u32 = 8;
+const MOST_PAUSES: u32 = 3;
+const FIRST_PAUSE: u32 = 32;
 const LONGEST_PAUSE: u32 = 1 << 16;
 
 /// A sample to be taken.
@@ -75,8 +77,10 @@ pub(crate) struct Turns {
     complete: usize,
     /// Samples to be taken, the next one last: kernels and their rounds.
     queue: Vec<(usize, usize)>,
-    /// How many were lost in a row.
+    /// How many were cut in a row, and how many lost at their begin.
+    cut: u32,
     lost: u32,
+    pauses: u32,
     /// What is left of a pause, and how long the next one is.
     pause: u32,
     next_pause: u32,
@@ -98,7 +102,9 @@ impl Turns {
             rounds: Vec::new(),
             complete: 0,
             queue: Vec::new(),
+            cut: 0,
             lost: 0,
+            pauses: 0,
             pause: 0,
             next_pause: FIRST_PAUSE,
             stream: None,
@@ -151,7 +157,7 @@ impl Turns {
         self.calls = calls;
         self.rounds.clear();
         self.queue.clear();
-        (self.complete, self.lost) = (0, 0);
+        (self.complete, self.cut, self.lost, self.pauses) = (0, 0, 0, 0);
         self.generation += 1;
     }
 
@@ -183,7 +189,7 @@ impl Turns {
         if turn.generation != self.generation || self.verdict.is_some() {
             return;
         }
-        (self.lost, self.next_pause) = (0, FIRST_PAUSE);
+        (self.cut, self.lost, self.pauses, self.next_pause) = (0, 0, 0, FIRST_PAUSE);
         let round = &mut self.rounds[turn.round];
         if *round.between.get_or_insert(between) != between {
             round.others += 1;
@@ -202,26 +208,41 @@ impl Turns {
         }
     }
 
-    /// The time of a sample says nothing: it is taken again.
+    /// The GPU has waited for the host within a sample, after calls of it: it is taken again.
+    pub fn cut(&mut self, turn: Turn) {
+        if self.takes_again(turn) {
+            self.cut += 1;
+            if self.calls > 1 && self.cut == MOST_CUT {
+                self.begin_anew(self.calls / 2);
+            }
+        }
+    }
+
+    /// The GPU has waited for the host at the begin of a sample, or around a single call: it is taken again.
     pub fn lost(&mut self, turn: Turn) {
-        if turn.generation != self.generation || self.verdict.is_some() {
-            return;
+        if self.takes_again(turn) {
+            self.lost += 1;
+            if self.lost == MOST_LOST {
+                (self.lost, self.pause, self.pauses) = (0, self.next_pause, self.pauses + 1);
+                self.next_pause = LONGEST_PAUSE.min(2 * self.next_pause);
+                if self.calls > 1 && self.pauses == MOST_PAUSES {
+                    self.begin_anew(self.calls / 2);
+                }
+            }
         }
-        self.queue.push((turn.kernel, turn.round));
-        self.lost += 1;
-        if self.calls > 1 && self.lost == MOST_LOST_SPANS {
-            self.begin_anew(self.calls / 2);
-        } else if self.lost == MOST_LOST {
-            (self.lost, self.pause) = (0, self.next_pause);
-            self.next_pause = LONGEST_PAUSE.min(2 * self.next_pause);
+    }
+
+    fn takes_again(&mut self, turn: Turn) -> bool {
+        let is_of_use = turn.generation == self.generation && self.verdict.is_none();
+        if is_of_use {
+            self.queue.push((turn.kernel, turn.round));
         }
+        is_of_use
     }
 
     /// A sample that was not begun is taken later.
     pub fn put_back(&mut self, turn: Turn) {
-        if turn.generation == self.generation {
-            self.queue.push((turn.kernel, turn.round));
-        }
+        self.takes_again(turn);
     }
 
     /// Whether a sample is still of use.

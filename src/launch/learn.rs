@@ -76,21 +76,22 @@ pub(super) unsafe fn in_turn(
         state.turns.wake();
     }
     let Some(call) = samples::next(&mut state, address, queue.stream, is_preparing) else { return launch_best() };
-    let turn = call.turn();
-    let runs = contest.plan(plan, turn.kernel);
+    let kernel = call.kernel();
+    let runs = contest.plan(plan, kernel);
     if !(has_handle(runs) && is_possible(runs)?) {
-        state.turns.failed(turn.kernel);
+        state.is_warm[kernel] = true;
+        state.turns.failed(kernel);
         return launch(plan);
     }
     // SAFETY: the caller's stream, which is not being captured.
     let (is_timed, launched) =
         unsafe { samples::launch(&mut state, call, queue.stream, is_preparing, || launch(runs)) };
     if !is_timed {
-        state.turns.failed(turn.kernel);
+        state.turns.failed(kernel);
     }
     // A rival that is refused has computed nothing.
     match launched {
-        Err(_) if turn.kernel > 0 => launch(plan),
+        Err(_) if kernel > 0 => launch(plan),
         launched => launched,
     }
 }

@@ -1,6 +1,6 @@
 //! Programs of calls with known times.
 
-use super::{Turns, Verdict, FIRST_PAUSE, LONGEST_PAUSE, MOST_LOST, MOST_LOST_SPANS, MOST_STRANGERS};
+use super::{Turns, Verdict, FIRST_PAUSE, LONGEST_PAUSE, MOST_CUT, MOST_LOST, MOST_STRANGERS};
 use std::collections::VecDeque;
 
 /// A program on one stream: kernels that take `us`, and what lies between its calls `between_us`, by a factor for each call. An event costs each kernel its own
@@ -247,12 +247,32 @@ fn where_no_long_sample_fits_they_become_shorter() {
     while turns.verdict().is_none() {
         let turn = turns.next(1).unwrap();
         match turn.calls {
-            11.. => turns.lost(turn),
+            11.. => turns.cut(turn),
             _ => turns.took(turn, [4.0, 3.7][turn.kernel], 0),
         }
         lost += u32::from(turn.calls > 10);
     }
-    assert_eq!((lost, turns.verdict().map(|verdict| verdict.kernel)), (2 * MOST_LOST_SPANS, Some(1)));
+    assert_eq!((lost, turns.verdict().map(|verdict| verdict.kernel)), (2 * MOST_CUT, Some(1)));
+}
+
+#[test]
+fn a_gpu_that_waits_for_a_while_does_not_shorten_samples() {
+    // As while kernels are loaded: the stream is empty until the program's next step.
+    let mut turns = Turns::new(2, 32, 4.0);
+    for _ in 0..100 {
+        if let Some(turn) = turns.next(1) {
+            turns.lost(turn);
+        }
+    }
+    turns.wake();
+    assert_eq!(turns.next(1).map(|turn| turn.calls), Some(8), "the first are of a quarter of the calls");
+    // Where it always waits, they become single calls, also of a program that prepares.
+    let mut samples = 0;
+    while turns.next(1).map(|turn| turns.lost(turn)).is_none() || turns.calls > 1 {
+        turns.wake();
+        samples += 1;
+    }
+    assert!(samples < 5 * 4 * MOST_LOST, "{samples}");
 }
 
 #[test]

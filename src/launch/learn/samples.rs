@@ -16,8 +16,8 @@ const LONGEST: Duration = Duration::from_millis(20);
 
 /// A call of a contest.
 pub enum Call {
-    /// A kernel's first: it may load code.
-    First(Turn),
+    /// A kernel's first, by its place: it may load code.
+    First(usize),
     /// A sample of its own.
     Alone(Turn),
     /// The one before a sample.
@@ -27,10 +27,11 @@ pub enum Call {
 }
 
 impl Call {
-    pub fn turn(&self) -> Turn {
+    /// The kernel, by its place.
+    pub fn kernel(&self) -> usize {
         match self {
-            Self::First(turn) | Self::Alone(turn) | Self::Before(turn) => *turn,
-            Self::Within(Open { turn, .. }) => *turn,
+            Self::First(kernel) => *kernel,
+            Self::Alone(turn) | Self::Before(turn) | Self::Within(Open { turn, .. }) => turn.kernel,
         }
     }
 }
@@ -42,6 +43,7 @@ pub fn read(state: &mut State) {
         events.into_iter().for_each(events::give_back);
         match is_queued || (turn.calls == 1 && us > LONG_US) {
             true => state.turns.took(turn, us / f64::from(turn.calls), between),
+            false if turn.calls > 1 => state.turns.cut(turn),
             false => state.turns.lost(turn),
         }
     }
@@ -56,12 +58,19 @@ pub fn end(state: &mut State) {
 
 /// What the next call of a contest, by its address, is on this stream; `None`: one that nothing times.
 pub fn next(state: &mut State, contest: usize, stream: *mut c_void, is_preparing: bool) -> Option<Call> {
+    // All load their code before the first sample, for which the GPU would wait.
+    if let Some(kernel) = state.is_warm.iter().position(|is_warm| !is_warm) {
+        return Some(Call::First(kernel));
+    }
     let is_claimed = state.open.is_none() || between::claim(contest);
     if let Some(open) = state.open.take() {
         if open.stream != stream as usize || !is_claimed || !state.turns.is_open(open.turn) {
             state.turns.put_back(open.turn);
         } else if events::has_happened(&open.start) {
-            state.turns.lost(open.turn);
+            match open.left == open.turn.calls {
+                true => state.turns.lost(open.turn),
+                false => state.turns.cut(open.turn),
+            }
         } else {
             return Some(Call::Within(open));
         }
@@ -74,16 +83,15 @@ pub fn next(state: &mut State, contest: usize, stream: *mut c_void, is_preparing
         between::release(contest);
         return None;
     };
-    let is_warm = state.is_warm[turn.kernel];
     if turn.calls == 1 || !between::claim(contest) {
         mark.into_iter().for_each(|mark| events::give_back(mark.event));
-        if turn.calls == 1 && is_warm {
+        if turn.calls == 1 {
             return Some(Call::Alone(turn));
         }
         state.turns.put_back(turn);
-        return (turn.calls == 1).then_some(Call::First(turn));
+        return None;
     }
-    let can_go_on = |event: &Event| is_warm && !is_preparing && !events::has_happened(event);
+    let can_go_on = |event: &Event| !is_preparing && !events::has_happened(event);
     match mark {
         Some(Mark { event: start, launches }) if can_go_on(&start) => Some(Call::Within(Open {
             left: turn.calls,
@@ -111,8 +119,8 @@ pub unsafe fn launch<T, E>(
     is_preparing: bool,
     launch: impl FnOnce() -> Result<T, E>,
 ) -> (bool, Result<T, E>) {
-    let turn = call.turn();
-    if is_preparing && matches!(call, Call::Alone(_) | Call::Before(_)) {
+    let kernel = call.kernel();
+    if let (true, Call::Alone(turn) | Call::Before(turn)) = (is_preparing, &call) {
         let time = (3 * state.host / 2).max(HOST * (turn.calls + 1)).min(LONGEST);
         // SAFETY: the caller's stream.
         unsafe { events::occupy(stream, time) };
@@ -121,15 +129,15 @@ pub unsafe fn launch<T, E>(
         Call::Alone(_) => events::record(stream),
         _ => None,
     };
+    state.is_warm[kernel] = true;
     let launched = launch();
     if launched.is_err() {
         return (false, launched);
     }
-    state.is_warm[turn.kernel] = true;
     let is_timed = match call {
         Call::First(_) => true,
-        Call::Alone(_) => take(state, turn, start, 0, stream).map(drop).is_some(),
-        Call::Before(_) => match events::record(stream) {
+        Call::Alone(turn) => take(state, turn, start, 0, stream).map(drop).is_some(),
+        Call::Before(turn) => match events::record(stream) {
             Some(start) => {
                 let (stream, launches) = (stream as usize, between::launches());
                 state.open = Some(Open { left: turn.calls, turn, start, stream, launches, since: Instant::now() });
@@ -144,7 +152,7 @@ pub unsafe fn launch<T, E>(
         Call::Within(open) => {
             state.host = open.since.elapsed();
             let launches = between::launches();
-            let event = take(state, turn, Some(open.start), launches.wrapping_sub(open.launches), stream);
+            let event = take(state, open.turn, Some(open.start), launches.wrapping_sub(open.launches), stream);
             state.mark = event.map(|event| Mark { event, launches });
             state.mark.is_some()
         }
