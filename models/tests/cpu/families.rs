@@ -80,18 +80,18 @@ fn llama(more: &str) -> Result<()> {
 
 #[test]
 fn llama_agrees() -> Result<()> {
-    llama(common::LLAMA)
+    llama(crate::common::LLAMA)
 }
 
 #[test]
 fn llama3_agrees() -> Result<()> {
-    llama(common::LLAMA3)
+    llama(crate::common::LLAMA3)
 }
 
 /// candle's window is one position longer than its config says.
 #[test]
 fn mistral_agrees() -> Result<()> {
-    let text = json("mistral", common::MISTRAL);
+    let text = json("mistral", crate::common::MISTRAL);
     let (config, decoder, vb) = load(&text, 2)?;
     let mut stock: theirs::mistral::Config = serde_json::from_str(&text).unwrap();
     stock.sliding_window = stock.sliding_window.map(|window| window - 1);
@@ -119,7 +119,7 @@ macro_rules! qwen_agrees {
 }
 
 qwen_agrees! {
-    qwen2_agrees: qwen2, common::QWEN2;
-    qwen3_agrees: qwen3, common::QWEN3;
-    qwen3_moe_agrees: qwen3_moe, common::QWEN3_MOE;
+    qwen2_agrees: qwen2, crate::common::QWEN2;
+    qwen3_agrees: qwen3, crate::common::QWEN3;
+    qwen3_moe_agrees: qwen3_moe, crate::common::QWEN3_MOE;
 }

@@ -47,15 +47,15 @@ macro_rules! qwen {
 }
 
 qwen! {
-    qwen2: qwen2, common::QWEN2;
-    qwen3: qwen3, common::QWEN3;
-    qwen3_moe: qwen3_moe, common::QWEN3_MOE;
+    qwen2: qwen2, crate::common::QWEN2;
+    qwen3: qwen3, crate::common::QWEN3;
+    qwen3_moe: qwen3_moe, crate::common::QWEN3_MOE;
 }
 
 /// The layers without the product to logits.
 #[test]
 fn hidden_rows() -> Result<()> {
-    let text = json("qwen2", common::QWEN2);
+    let text = json("qwen2", crate::common::QWEN2);
     let weights = weights(&Config::from_json(&text)?, 13)?;
     let (x, _) = calls()?.remove(0);
     let config = serde_json::from_str(&text).unwrap();
@@ -71,7 +71,7 @@ fn hidden_rows() -> Result<()> {
 /// A clone of a cache goes its own way.
 #[test]
 fn a_clone_has_its_own_memory() -> Result<()> {
-    let text = json("llama", common::LLAMA);
+    let text = json("llama", crate::common::LLAMA);
     let config = serde_json::from_str::<ours::llama::LlamaConfig>(&text).unwrap().into_config(false);
     let weights = weights(&Config::from_json(&text)?, 14)?;
     let model = ours::llama::Llama::load(builder(&weights), &config)?;
@@ -89,7 +89,7 @@ fn a_clone_has_its_own_memory() -> Result<()> {
 
 #[test]
 fn llama() -> Result<()> {
-    let text = json("llama", common::LLAMA3);
+    let text = json("llama", crate::common::LLAMA3);
     let weights = weights(&Config::from_json(&text)?, 12)?;
     let config = serde_json::from_str::<ours::llama::LlamaConfig>(&text).unwrap().into_config(false);
     let stock = serde_json::from_str::<theirs::llama::LlamaConfig>(&text).unwrap().into_config(false);
