@@ -33,7 +33,7 @@ pub(crate) struct State {
 }
 
 /// An event of the driver, by its address. The end of a sample may be the begin of the next one.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Event(pub usize);
 
 /// The end of a sample, and the sum of the thread's launches until then.

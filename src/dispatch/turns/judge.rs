@@ -100,11 +100,16 @@ impl Turns {
         ERRORS * 1.2533 * noise / (gaps.max(1) as f64).sqrt()
     }
 
+    /// The least gap that matters, and that events can tell.
+    fn least_gap(&self) -> f64 {
+        (LEAD * self.estimate_us).max(EVENT_US / f64::from(self.calls))
+    }
+
     /// Whether a kernel is faster than another beyond doubt, by the least times, too: a few calls may take far longer for reasons of their own.
     fn leads(&self, kernel: usize, other: usize, noise: f64) -> bool {
         let gaps = self.gaps(other, kernel);
         let error = self.error(gaps.len(), noise);
-        let bound = (LEAD * self.estimate_us).max(EVENT_US / f64::from(self.calls)).max(error);
+        let bound = self.least_gap().max(error);
         let [own, others] = [kernel, other].map(|kernel| {
             let times = self.counted().iter().filter_map(|round| round.us[kernel]);
             times.fold(f64::INFINITY, f64::min)
@@ -116,7 +121,7 @@ impl Turns {
     /// leader by what matters.
     fn is_known(&self, leader: usize, kernel: usize, noise: f64) -> bool {
         let gaps = self.gaps(kernel, leader);
-        let least = (LEAD * self.estimate_us).max(EVENT_US / f64::from(self.calls));
+        let least = self.least_gap();
         let error = self.error(gaps.len(), noise);
         median(gaps).is_some_and(|gap| if kernel == 0 { gap < least && error < least } else { error < least + gap })
     }

@@ -46,24 +46,28 @@ fn claim_on(device: usize, contest: usize) -> bool {
     is_mine
 }
 
-/// Lets another contest take samples.
+/// Lets another contest take samples on the current device.
 pub fn release(contest: usize) {
-    for active in &ACTIVE {
-        let _ = active.compare_exchange(contest, 0, Ordering::Relaxed, Ordering::Relaxed);
+    if let Some(device) = current_device().ok().filter(|device| *device < MOST_DEVICES) {
+        release_on(device, contest);
     }
+}
+
+fn release_on(device: usize, contest: usize) {
+    let _ = ACTIVE[device].compare_exchange(contest, 0, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{claim_on, release, MOST_WAITING};
+    use super::{claim_on, release_on, MOST_WAITING};
 
     #[test]
     fn one_contest_at_a_time_and_none_waits_for_ever() {
         assert!(claim_on(3, 1) && claim_on(3, 1) && !claim_on(3, 2));
         assert!(claim_on(4, 2), "another device");
-        release(2);
+        release_on(3, 2);
         assert!(!claim_on(3, 2), "it was not the second one's");
-        release(1);
+        release_on(3, 1);
         assert!(claim_on(3, 2));
         assert!((0..MOST_WAITING).all(|_| !claim_on(3, 1)));
         assert!(claim_on(3, 1) && !claim_on(3, 2));

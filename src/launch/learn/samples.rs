@@ -83,15 +83,13 @@ pub fn next(state: &mut State, contest: usize, stream: *mut c_void, is_preparing
         between::release(contest);
         return None;
     };
-    if turn.calls == 1 || !between::claim(contest) {
+    let is_alone = turn.calls == 1;
+    let can_go_on = |event: &Event| !is_alone && !is_preparing && !events::has_happened(event);
+    if !is_alone && !between::claim(contest) {
         mark.into_iter().for_each(|mark| events::give_back(mark.event));
-        if turn.calls == 1 {
-            return Some(Call::Alone(turn));
-        }
         state.turns.put_back(turn);
         return None;
     }
-    let can_go_on = |event: &Event| !is_preparing && !events::has_happened(event);
     match mark {
         Some(Mark { event: start, launches }) if can_go_on(&start) => Some(Call::Within(Open {
             left: turn.calls,
@@ -103,7 +101,7 @@ pub fn next(state: &mut State, contest: usize, stream: *mut c_void, is_preparing
         })),
         mark => {
             mark.into_iter().for_each(|mark| events::give_back(mark.event));
-            Some(Call::Before(turn))
+            Some(if is_alone { Call::Alone(turn) } else { Call::Before(turn) })
         }
     }
 }
