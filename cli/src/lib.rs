@@ -102,6 +102,12 @@ pub fn main() -> ExitCode {
     if let Err(message) = check_options(&matches, subcommand) {
         return usage::refuse(ErrorKind::ArgumentConflict, &message, subcommand);
     }
+    // Events of the crate and of candle on stderr, those that RUST_LOG asks for.
+    #[cfg(feature = "bench")]
+    if std::env::var_os("RUST_LOG").is_some() {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    }
     match run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Silent) => ExitCode::FAILURE,

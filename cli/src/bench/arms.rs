@@ -237,7 +237,7 @@ impl Runner<'_> {
 
     /// # Safety
     /// As for [`launch::launch`]; `pointers` are those of this copy of the operands.
-    unsafe fn launch(&self, timer: &Timer, copy: usize, pointers: Pointers) -> Result {
+    pub unsafe fn launch(&self, timer: &Timer, copy: usize, pointers: Pointers) -> Result {
         // SAFETY: the caller's promises are passed on.
         unsafe {
             match self {

@@ -91,6 +91,7 @@ pub fn measure(timer: &Timer, dispatcher: &Dispatcher, problem: &Problem, args: 
             config: Config::default(),
             samples,
             us_in_kernels: None,
+            us_in_program: None,
             error,
         });
         measured.arms.push((arm, index));

@@ -1,6 +1,8 @@
 //! The arm `learned`: what a program chooses that has called the product some times while it learns.
 
+use super::arms::Runner;
 use super::operands::Operands;
+use super::samples::Samples;
 use super::timing::Timer;
 use crate::Result;
 use candle::cuda_backend::cudarc::driver::result::stream::launch_host_function;
@@ -44,34 +46,58 @@ pub struct Learned {
 
 /// Calls the product while this process learns.
 pub fn learn(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<Learned> {
-    let us = plan(problem)?.estimate_us;
-    let count = ((LONG_US / us) as usize).clamp(FEW_CALLS, CALLS);
+    let count = calls_of_a_step(plan(problem)?.estimate_us);
+    let launch = |call| planned(timer, problem, operands, call);
     let mut learning = Vec::new();
     while learning.len() < MOST_STEPS && !plan(problem)?.is_learned() {
         set_learning(true);
-        let us = calls(timer, problem, operands, count);
+        let us = calls(timer, count, launch);
         set_learning(false);
         learning.push(us?);
     }
     let is_cut = !plan(problem)?.is_learned();
-    let learned = calls(timer, problem, operands, count)?;
+    let learned = calls(timer, count, launch)?;
     let lost: f64 = learning.iter().map(|us| us - learned).sum();
     Ok(Learned { lost_calls: lost / learned * count as f64, is_cut })
 }
 
-/// Microseconds of a step of a program that keeps the GPU busy, each call on another copy of the operands.
-fn calls(timer: &Timer, problem: &Problem, operands: &Operands, count: usize) -> Result<f64> {
+/// Rounds of [`programs`].
+const ROUNDS: usize = 7;
+
+/// Microseconds of a call by each of these, in programs that call nothing else and keep the GPU busy: the median of some steps in turns.
+pub fn programs(timer: &Timer, problem: &Problem, operands: &Operands, runners: &[&Runner]) -> Result<Vec<f64>> {
+    let count = calls_of_a_step(plan(problem)?.estimate_us);
+    let mut samples = vec![Samples::default(); runners.len()];
+    for _ in 0..ROUNDS {
+        for (runner, samples) in runners.iter().zip(&mut samples) {
+            // SAFETY: the operands are the problem's, and outlive the launch.
+            let launch = |call| unsafe { runner.launch(timer, call, operands.pointers(call % operands.copies())?) };
+            samples.push(calls(timer, count, launch)? / count as f64);
+        }
+    }
+    Ok(samples.iter().map(Samples::median).collect())
+}
+
+fn calls_of_a_step(us: f64) -> usize {
+    ((LONG_US / us) as usize).clamp(FEW_CALLS, CALLS)
+}
+
+/// A call of a program: on another copy of the operands than the one before.
+fn planned(timer: &Timer, problem: &Problem, operands: &Operands, call: usize) -> Result {
+    let plan = launch::dispatcher(launch::current_device()?)?.plan(problem, policy()?)?;
+    // SAFETY: the operands are the problem's, and outlive the launch.
+    unsafe { launch::launch(&plan, operands.pointers(call % operands.copies())?, timer.queue())? };
+    Ok(())
+}
+
+/// Microseconds of so many launches in a row, between events behind a host function that lasts until all of them are in the stream.
+fn calls(timer: &Timer, count: usize, launch: impl Fn(usize) -> Result) -> Result<f64> {
     let stream = timer.device().cuda_stream();
     let event = || stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-    let (dispatcher, policy) = (launch::dispatcher(launch::current_device()?)?, policy()?);
     // SAFETY: a live stream; the function reads nothing.
     unsafe { launch_host_function(stream.cu_stream(), pass, std::ptr::null_mut())? };
     let start = event()?;
-    for call in 0..count {
-        let plan = dispatcher.plan(problem, policy)?;
-        // SAFETY: the operands are the problem's, and outlive the launch.
-        unsafe { launch::launch(&plan, operands.pointers(call % operands.copies())?, timer.queue())? };
-    }
+    (0..count).try_for_each(launch)?;
     let end = event()?;
     stream.synchronize()?;
     Ok(f64::from(start.elapsed_ms(&end)?) * 1e3)

@@ -232,7 +232,7 @@ impl Session {
         let mut arms = BTreeMap::new();
         for (arm, index) in &measured.arms {
             let run = &measured.runs[*index];
-            let Run { kernel, config, samples, us_in_kernels, error } = run;
+            let Run { kernel, config, samples, us_in_kernels, us_in_program, error } = run;
             if (samples.at(0.9) - samples.at(0.1)) / samples.median() > MOST_SPREAD {
                 flags.push(format!("spread {}", arm.name()));
             }
@@ -240,8 +240,9 @@ impl Session {
             let [us, us_p10, us_p90] = [0.5, 0.1, 0.9].map(|share| digits(samples.at(share)));
             let err = error.map(|error| digits(error.error));
             let (kernel, config) = (kernel.clone(), *config);
-            let us_in_kernels = us_in_kernels.map(digits);
-            arms.insert(arm.name().into(), report::Arm { us, us_p10, us_p90, us_in_kernels, kernel, config, err });
+            let [us_in_kernels, us_in_program] = [us_in_kernels, us_in_program].map(|us| us.map(digits));
+            let arm_of = report::Arm { us, us_p10, us_p90, us_in_kernels, us_in_program, kernel, config, err };
+            arms.insert(arm.name().into(), arm_of);
         }
         let Problem { m, n, k, .. } = problem;
         Ok(Row {
@@ -350,18 +351,27 @@ impl Session {
         let before = self.card_at_work(captured[0])?;
         let mut times = self.timer.interleave(&captured, Duration::ZERO, how.samples)?;
         times.extend(brief.into_iter().map(Samples::once));
+        let mut in_program: Vec<Option<f64>> = vec![None; runners.len()];
+        if arms.contains(&Arm::Learned) {
+            let programs: Vec<&Runner> = runners[..in_turns].iter().map(|(runner, ..)| runner).collect();
+            in_program =
+                learning::programs(&self.timer, problem, &operands, &programs)?.into_iter().map(Some).collect();
+            in_program.resize(runners.len(), None);
+        }
         let after = self.card_at_work(captured[0])?;
         if f64::from(after.sm_mhz) < f64::from(before.sm_mhz) * (1.0 - MOST_CLOCK_LOSS) {
             measured.flags.push("clocks".into());
         }
         measured.card = vec![before, after];
-        for (((runner, captured, _), samples), error) in runners.iter().zip(times).zip(errors) {
+        for (index, ((runner, captured, _), samples)) in runners.iter().zip(times).enumerate() {
             let us_in_kernels = captured.is_eager().then(|| captured.time_in_kernels(&self.timer)).transpose();
             let us_in_kernels = us_in_kernels.unwrap_or_else(|error| {
                 measured.flags.push(format!("no time of kernels: {error}"));
                 None
             });
-            measured.runs.push(Run { kernel: runner.kernel(), config: runner.config(), samples, us_in_kernels, error });
+            let (us_in_program, error) = (in_program[index], errors[index]);
+            let (kernel, config) = (runner.kernel(), runner.config());
+            measured.runs.push(Run { kernel, config, samples, us_in_kernels, us_in_program, error });
         }
         Ok(measured)
     }

@@ -38,6 +38,8 @@ pub struct Run {
     pub samples: Samples,
     /// Microseconds in kernels, for a call that no graph can hold.
     pub us_in_kernels: Option<f64>,
+    /// Microseconds in a program that calls the product, where the run learned.
+    pub us_in_program: Option<f64>,
     /// `None` without a check.
     pub error: Option<Error>,
 }
@@ -84,8 +86,15 @@ mod tests {
         let flag = |arm: Arm, dtype, error| {
             let error = Some(Error { error, tolerance: 0.0625 });
             let samples = Samples::default();
-            Run { kernel: String::new(), config: Config::default(), samples, us_in_kernels: None, error }
-                .flag(&arm, dtype)
+            Run {
+                kernel: String::new(),
+                config: Config::default(),
+                samples,
+                us_in_kernels: None,
+                us_in_program: None,
+                error,
+            }
+            .flag(&arm, dtype)
         };
         for arm in [Arm::Candle, Arm::CublasLtAny] {
             let errors = [0.05, 0.5, 1.5, 1e300].map(|error| flag(arm.clone(), Format::BF16, error));

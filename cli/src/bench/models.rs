@@ -247,6 +247,7 @@ pub struct Interposed(Mode);
 
 impl Interposed {
     /// candle's own products.
+    #[cfg(all(feature = "layers", feature = "models"))]
     pub fn off() -> Self {
         Self::set(Mode::Off, false)
     }

@@ -4,11 +4,16 @@ use super::report::{Arm, Report, Row};
 use crate::regret::{Judged, Regret};
 use std::fmt;
 
-/// The arms that are choices, each with its description.
-const CHOICES: [(&str, &str); 3] = [
-    ("ours", "the dispatcher's choice, with its measured tables"),
-    ("learned", "the choice of a program that has learned the products"),
-    ("ours-untuned", "the dispatcher's choice without measured tables"),
+/// A time of an arm.
+type Us = fn(&Arm) -> Option<f64>;
+
+/// The arms that are choices, each with its description and the times that judge it.
+const CHOICES: [(&str, &str, Us); 5] = [
+    ("ours", "the dispatcher's choice, with its measured tables", |arm| Some(arm.us)),
+    ("learned", "the choice of a program that has learned the products", |arm| Some(arm.us)),
+    ("ours", "the dispatcher's choice, in a program", |arm| arm.us_in_program),
+    ("learned", "the choice of a program that has learned the products, in that program", |arm| arm.us_in_program),
+    ("ours-untuned", "the dispatcher's choice without measured tables", |arm| Some(arm.us)),
 ];
 const STOCK: &str = "candle";
 
@@ -21,18 +26,20 @@ pub struct OfReport {
 
 /// The regret of a record's choices, over its sound rows.
 pub fn of_report(report: &Report) -> OfReport {
-    let of = |arm: &str| Regret(report.sound().filter_map(|row| judge(row, arm)).collect());
-    let all = CHOICES.into_iter().map(|(arm, what)| (what, of(arm)));
+    let of = |arm: &str, us: Us| Regret(report.sound().filter_map(|row| judge(row, arm, us)).collect());
+    let all = CHOICES.into_iter().map(|(arm, what, us)| (what, of(arm, us)));
     let mut lost_calls: Vec<f64> = report.sound().filter_map(|row| row.lost_calls).collect();
     lost_calls.sort_by(f64::total_cmp);
     OfReport { choices: all.filter(|(_, regret)| !regret.0.is_empty()).collect(), lost_calls }
 }
 
 /// `None` where the arm was not measured, or no other arm was.
-fn judge(row: &Row, choice: &str) -> Option<Judged> {
-    let us = row.arms.get(choice)?.us;
-    let best = best(row, choice)?.1.us;
-    let over_stock = row.arms.get(STOCK).map(|stock| us / stock.us);
+fn judge(row: &Row, choice: &str, us: Us) -> Option<Judged> {
+    let others = row.arms.iter().filter(|(name, _)| *name != choice && is_candidate(row, name));
+    let best = others.filter_map(|(_, arm)| us(arm)).min_by(f64::total_cmp)?;
+    let us_of = |name: &str| row.arms.get(name).and_then(us);
+    let us = us_of(choice)?;
+    let (best, over_stock) = (best.min(us), us_of(STOCK).map(|stock| us / stock));
     Some(Judged { class: row.class.clone(), id: row.id.clone(), ratio: us / best, over_stock })
 }
 

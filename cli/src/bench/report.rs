@@ -181,6 +181,9 @@ pub struct Arm {
     /// Of calls whose time contains the host's work (the row has the flag `eager` and the arm): the time in kernels, by CUPTI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub us_in_kernels: Option<f64>,
+    /// In a program that keeps the GPU busy with calls of this product, where the run learned: its launches are not those of a graph.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub us_in_program: Option<f64>,
     /// The kernel's name.
     pub kernel: String,
     /// The kernel's configuration. Absent where the kernel has no configuration, and in records from before 2026-11-23.
