@@ -102,6 +102,17 @@ impl<P> Contest<P> {
         self.plan(plan, self.best.load(Ordering::Relaxed))
     }
 
+    /// What was tried, as a text: each plan, its rounds, and how far behind the winner it was.
+    pub fn tried(&self, plan: &P, winner: usize, name: impl Fn(&P) -> String) -> String {
+        let Ok(state) = self.state.try_lock() else { return String::new() };
+        let tried = (0..=self.rivals.len()).map(|place| {
+            let (rounds, behind) = state.turns.behind(place, winner);
+            let behind = behind.map_or(String::new(), |us| format!(", {us:+.2} us"));
+            format!("{} ({rounds} rounds{behind})", name(self.plan(plan, place)))
+        });
+        tried.collect::<Vec<_>>().join("; ")
+    }
+
     /// Takes note of the best so far.
     pub fn note(&self, turns: &Turns) {
         self.best.store(turns.best(), Ordering::Relaxed);

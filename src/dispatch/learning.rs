@@ -102,9 +102,11 @@ impl Dispatcher {
     /// Keeps the result of a plan's contest: launches of the plan run the winner from now on, and later plans are made with it.
     pub(crate) fn settle(&self, plan: &Planned, contest: &Contest<Planned>, verdict: Verdict) {
         let winner = contest.plan(plan, verdict.kernel);
+        let name = |plan: &Planned| format!("{}@{}", plan.kernel, plan.config);
         tracing::debug!(
             target: "tilegemm::learn", problem = %plan.asked, kernel = winner.kernel.name, config = %winner.config,
-            us = verdict.us, against_us = verdict.against_us, samples = verdict.samples, "learned"
+            us = verdict.us, against_us = verdict.against_us, samples = verdict.samples,
+            tried = contest.tried(plan, verdict.kernel, name), "learned"
         );
         plan.settle(contest.rival(verdict.kernel));
         // Without the workspace other kernels may have been tried than an entry speaks of.

@@ -3,8 +3,10 @@
 //! A **sample** is the mean time of some calls in a row by one kernel, a **round** a sample of each kernel; a call is right whichever kernel runs it. Samples of several
 //! calls go from behind one call to behind another, so they contain what the program runs between its calls. That is the same for all kernels of a round, or the
 //! samples are not compared, and only differences count. A clock that falls meanwhile favours none: the first of a round is another kernel each time.
-//! Two short rounds come first, after which kernels far behind leave. A sample whose time is lost is taken again. Where the GPU does not wait for the host as long as
-//! a sample takes, samples become shorter; where it waits at each call, there are pauses without any.
+//! Two short rounds come first, after which kernels far behind leave.
+//!
+//! A sample within which the GPU has waited for the host is missed, and taken again. After some in a row there is a pause, as a program's first calls are no measure of
+//! the later ones; where that does not help, samples become shorter. If a tie is only one for so short samples, there are long ones again.
 
 mod judge;
 
@@ -19,14 +21,13 @@ const MOST_OUTSTANDING: usize = 2;
 const MOST_OTHERS: u32 = 8;
 /// Calls of other streams, without one of the stream that is timed, after which they are timed instead.
 const MOST_STRANGERS: u32 = 64;
-/// Samples in a row, begun and lost, after which they become half as long.
-const MOST_CUT: u32 = 8;
-/// Samples in a row that were lost at their begin, after which nothing is timed for some calls, twice as many as the time before; and such pauses after which samples
-/// become half as long, too.
-const MOST_LOST: u32 = 8;
-const MOST_PAUSES: u32 = 3;
+/// Missed samples in a row, after which nothing is timed for some calls, twice as many as the time before; and such pauses in a row, after which samples become shorter.
+const MOST_MISSED: u32 = 8;
+const MOST_PAUSES: u32 = 2;
 const FIRST_PAUSE: u32 = 32;
 const LONGEST_PAUSE: u32 = 1 << 16;
+/// How often samples become as long as they were.
+const MOST_GROWN: u32 = 2;
 
 /// A sample to be taken.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,8 +67,10 @@ struct Round {
 /// The state: pure, without a clock.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    /// Calls of a sample.
+    /// Calls of a sample, now and at first.
     calls: u32,
+    calls_at_first: u32,
+    grown: u32,
     /// What the product takes, estimated.
     estimate_us: f64,
     /// Kernels that may still win; the first is the present choice.
@@ -77,9 +80,9 @@ pub(crate) struct Turns {
     complete: usize,
     /// Samples to be taken, the next one last: kernels and their rounds.
     queue: Vec<(usize, usize)>,
-    /// How many were cut in a row, and how many lost at their begin.
-    cut: u32,
-    lost: u32,
+    /// How many were missed in a row, and the most of their calls before the GPU waited, since the last one that was not.
+    missed: u32,
+    reached: u32,
     pauses: u32,
     /// What is left of a pause, and how long the next one is.
     pause: u32,
@@ -97,13 +100,15 @@ impl Turns {
     pub fn new(kernels: usize, calls: u32, estimate_us: f64) -> Self {
         Self {
             calls,
+            calls_at_first: calls,
+            grown: 0,
             estimate_us,
             open: vec![true; kernels],
             rounds: Vec::new(),
             complete: 0,
             queue: Vec::new(),
-            cut: 0,
-            lost: 0,
+            missed: 0,
+            reached: 0,
             pauses: 0,
             pause: 0,
             next_pause: FIRST_PAUSE,
@@ -157,8 +162,8 @@ impl Turns {
         self.calls = calls;
         self.rounds.clear();
         self.queue.clear();
-        (self.complete, self.cut, self.lost, self.pauses) = (0, 0, 0, 0);
-        self.generation += 1;
+        (self.complete, self.generation) = (0, self.generation + 1);
+        (self.missed, self.reached, self.pauses, self.next_pause) = (0, 0, 0, FIRST_PAUSE);
     }
 
     fn short_rounds(&self) -> usize {
@@ -189,7 +194,7 @@ impl Turns {
         if turn.generation != self.generation || self.verdict.is_some() {
             return;
         }
-        (self.cut, self.lost, self.pauses, self.next_pause) = (0, 0, 0, FIRST_PAUSE);
+        (self.missed, self.reached, self.pauses, self.next_pause) = (0, 0, 0, FIRST_PAUSE);
         let round = &mut self.rounds[turn.round];
         if *round.between.get_or_insert(between) != between {
             round.others += 1;
@@ -208,28 +213,30 @@ impl Turns {
         }
     }
 
-    /// The GPU has waited for the host within a sample, after calls of it: it is taken again.
-    pub fn cut(&mut self, turn: Turn) {
-        if self.takes_again(turn) {
-            self.cut += 1;
-            if self.calls > 1 && self.cut == MOST_CUT {
-                self.begin_anew(self.calls / 2);
+    /// The GPU has waited for the host after so many calls of a sample: it is taken again.
+    pub fn missed(&mut self, turn: Turn, reached: u32) {
+        if !self.takes_again(turn) {
+            return;
+        }
+        self.missed += 1;
+        self.reached = self.reached.max(reached);
+        if self.missed == MOST_MISSED {
+            (self.missed, self.pause, self.pauses) = (0, self.next_pause, self.pauses + 1);
+            self.next_pause = LONGEST_PAUSE.min(2 * self.next_pause);
+            if self.calls > 1 && self.pauses > MOST_PAUSES {
+                self.begin_anew(self.reached.clamp(1, self.calls / 2));
             }
         }
     }
 
-    /// The GPU has waited for the host at the begin of a sample, or around a single call: it is taken again.
-    pub fn lost(&mut self, turn: Turn) {
-        if self.takes_again(turn) {
-            self.lost += 1;
-            if self.lost == MOST_LOST {
-                (self.lost, self.pause, self.pauses) = (0, self.next_pause, self.pauses + 1);
-                self.next_pause = LONGEST_PAUSE.min(2 * self.next_pause);
-                if self.calls > 1 && self.pauses == MOST_PAUSES {
-                    self.begin_anew(self.calls / 2);
-                }
-            }
+    /// Begins anew with the samples of the begin, if they have become shorter.
+    fn grow(&mut self) -> bool {
+        let grows = self.calls < self.calls_at_first && self.grown < MOST_GROWN;
+        if grows {
+            self.grown += 1;
+            self.begin_anew(self.calls_at_first);
         }
+        grows
     }
 
     fn takes_again(&mut self, turn: Turn) -> bool {
@@ -275,6 +282,12 @@ impl Turns {
 
     fn kernels(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.open.len()).filter(|&kernel| self.open[kernel])
+    }
+
+    /// How many rounds the kernel at this place was in, and by how many microseconds a call is behind one by `winner`.
+    pub fn behind(&self, kernel: usize, winner: usize) -> (usize, Option<f64>) {
+        let rounds = self.rounds.iter().filter(|round| round.us[kernel].is_some()).count();
+        (rounds, self.gap(kernel, winner))
     }
 
     /// The fastest so far, by its place.

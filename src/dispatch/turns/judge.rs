@@ -40,6 +40,10 @@ impl Turns {
         let is_alone = self.kernels().count() == 1;
         let is_known = self.kernels().all(|kernel| kernel == leader || self.is_known(leader, kernel, noise));
         if is_alone || (is_known && rounds >= ROUNDS) || rounds >= MOST_ROUNDS {
+            let is_tie = self.kernels().any(|kernel| kernel != leader && !self.leads(leader, kernel, noise));
+            if is_tie && EVENT_US / f64::from(self.calls) > LEAD * self.estimate_us && self.grow() {
+                return;
+            }
             self.decide(if self.open[0] { 0 } else { leader });
         }
     }
@@ -71,7 +75,7 @@ impl Turns {
     }
 
     /// The median of [`gaps`](Self::gaps).
-    fn gap(&self, kernel: usize, by: usize) -> Option<f64> {
+    pub(super) fn gap(&self, kernel: usize, by: usize) -> Option<f64> {
         median(self.gaps(kernel, by))
     }
 

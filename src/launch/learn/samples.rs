@@ -43,8 +43,7 @@ pub fn read(state: &mut State) {
         events.into_iter().for_each(events::give_back);
         match is_queued || (turn.calls == 1 && us > LONG_US) {
             true => state.turns.took(turn, us / f64::from(turn.calls), between),
-            false if turn.calls > 1 => state.turns.cut(turn),
-            false => state.turns.lost(turn),
+            false => state.turns.missed(turn, turn.calls - 1),
         }
     }
 }
@@ -67,10 +66,7 @@ pub fn next(state: &mut State, contest: usize, stream: *mut c_void, is_preparing
         if open.stream != stream as usize || !is_claimed || !state.turns.is_open(open.turn) {
             state.turns.put_back(open.turn);
         } else if events::has_happened(&open.start) {
-            match open.left == open.turn.calls {
-                true => state.turns.lost(open.turn),
-                false => state.turns.cut(open.turn),
-            }
+            state.turns.missed(open.turn, open.turn.calls - open.left);
         } else {
             return Some(Call::Within(open));
         }
