@@ -46,7 +46,7 @@ pub struct Learned {
 
 /// Calls the product while this process learns.
 pub fn learn(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<Learned> {
-    let count = calls_of_a_step(plan(problem)?.estimate_us);
+    let count = ((LONG_US / plan(problem)?.estimate_us) as usize).clamp(FEW_CALLS, CALLS);
     let launch = |call| planned(timer, problem, operands, call);
     let mut learning = Vec::new();
     while learning.len() < MOST_STEPS && !plan(problem)?.is_learned() {
@@ -61,12 +61,13 @@ pub fn learn(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<Le
     Ok(Learned { lost_calls: lost / learned * count as f64, is_cut })
 }
 
-/// Rounds of [`programs`].
+/// Rounds of [`programs`], and how long a step of theirs is, from the least calls on.
 const ROUNDS: usize = 7;
+const STEP_US: f64 = 3_000.0;
 
 /// Microseconds of a call by each of these, in programs that call nothing else and keep the GPU busy: the median of some steps in turns.
 pub fn programs(timer: &Timer, problem: &Problem, operands: &Operands, runners: &[&Runner]) -> Result<Vec<f64>> {
-    let count = calls_of_a_step(plan(problem)?.estimate_us);
+    let count = ((STEP_US / plan(problem)?.estimate_us) as usize).clamp(FEW_CALLS, CALLS);
     let mut samples = vec![Samples::default(); runners.len()];
     for _ in 0..ROUNDS {
         for (runner, samples) in runners.iter().zip(&mut samples) {
@@ -76,10 +77,6 @@ pub fn programs(timer: &Timer, problem: &Problem, operands: &Operands, runners: 
         }
     }
     Ok(samples.iter().map(Samples::median).collect())
-}
-
-fn calls_of_a_step(us: f64) -> usize {
-    ((LONG_US / us) as usize).clamp(FEW_CALLS, CALLS)
 }
 
 /// A call of a program: on another copy of the operands than the one before.
