@@ -1,6 +1,5 @@
 //! The arm `learned`: what a program chooses that has called the product some times while it learns.
 
-use super::arms::Runner;
 use super::operands::Operands;
 use super::samples::Samples;
 use super::timing::Timer;
@@ -65,14 +64,13 @@ pub fn learn(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<Le
 const ROUNDS: usize = 7;
 const STEP_US: f64 = 3_000.0;
 
-/// Microseconds of a call by each of these, in programs that call nothing else and keep the GPU busy: the median of some steps in turns.
-pub fn programs(timer: &Timer, problem: &Problem, operands: &Operands, runners: &[&Runner]) -> Result<Vec<f64>> {
+/// Microseconds of a call by each of these, which take the number of the call, in programs that call nothing else and keep the GPU busy: the median of some steps
+/// in turns.
+pub fn programs(timer: &Timer, problem: &Problem, launches: &[impl Fn(usize) -> Result]) -> Result<Vec<f64>> {
     let count = ((STEP_US / plan(problem)?.estimate_us) as usize).clamp(FEW_CALLS, CALLS);
-    let mut samples = vec![Samples::default(); runners.len()];
+    let mut samples = vec![Samples::default(); launches.len()];
     for _ in 0..ROUNDS {
-        for (runner, samples) in runners.iter().zip(&mut samples) {
-            // SAFETY: the operands are the problem's, and outlive the launch.
-            let launch = |call| unsafe { runner.launch(timer, call, operands.pointers(call % operands.copies())?) };
+        for (launch, samples) in launches.iter().zip(&mut samples) {
             samples.push(calls(timer, count, launch)? / count as f64);
         }
     }

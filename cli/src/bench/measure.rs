@@ -353,9 +353,7 @@ impl Session {
         times.extend(brief.into_iter().map(Samples::once));
         let mut in_program: Vec<Option<f64>> = vec![None; runners.len()];
         if arms.contains(&Arm::Learned) {
-            let programs: Vec<&Runner> = runners[..in_turns].iter().map(|(runner, ..)| runner).collect();
-            in_program =
-                learning::programs(&self.timer, problem, &operands, &programs)?.into_iter().map(Some).collect();
+            in_program = self.in_programs(problem, &operands, &runners[..in_turns])?;
             in_program.resize(runners.len(), None);
         }
         let after = self.card_at_work(captured[0])?;
@@ -374,6 +372,26 @@ impl Session {
             measured.runs.push(Run { kernel, config, samples, us_in_kernels, us_in_program, error });
         }
         Ok(measured)
+    }
+
+    /// Microseconds of each runner in a program that calls nothing else.
+    fn in_programs(
+        &self,
+        problem: &Problem,
+        operands: &Operands,
+        runners: &[(Runner, Captured, &Problem)],
+    ) -> Result<Vec<Option<f64>>> {
+        let launches: Vec<Box<dyn Fn(usize) -> Result + '_>> = runners
+            .iter()
+            .map(|(runner, ..)| -> Box<dyn Fn(usize) -> Result + '_> {
+                Box::new(|call| {
+                    let copy = call % operands.copies();
+                    // SAFETY: the operands are the problem's, and outlive the launch.
+                    unsafe { runner.launch(&self.timer, copy, operands.pointers(copy)?) }
+                })
+            })
+            .collect();
+        Ok(learning::programs(&self.timer, problem, &launches)?.into_iter().map(Some).collect())
     }
 
     /// The error of each runner's graph, and the error that rounding explains.
