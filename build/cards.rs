@@ -70,13 +70,19 @@ fn read(kernels: &[Kernel], tuning: &Path) -> Result<Vec<Card>, String> {
 
 impl Card {
     /// The card's numbers and trees. The compiler checks the card's name, and that the names of a file are those of its family.
-    fn constants(&self) -> String {
+    fn constants(&self, default: &Card) -> Result<String, String> {
         let fit = |(family, fields): (&String, &String)| {
             let (name, kind) = (constant(&self.name, family), camel_case(family));
             format!("pub(super) static {name}: super::{family}::{kind} = super::{family}::{kind} {{ {fields} }};\n")
         };
-        let trees = |(family, file): (&String, &trees::File)| file.rust(&constant(&self.name, family), &self.name);
-        self.fits.iter().map(fit).chain(self.trees.iter().map(trees)).collect()
+        let trees = |(family, file): (&String, &trees::File)| {
+            let first = default.trees.get(family).filter(|_| file.continues);
+            if file.continues && (first.is_none() || self.name == DEFAULT || self.fits.contains_key(family)) {
+                return Err(format!("{}/trees/{family}.toml continues trees that are none of its numbers", self.name));
+            }
+            Ok(file.rust(&constant(&self.name, family), &self.name, first))
+        };
+        self.fits.iter().map(fit).map(Ok).chain(self.trees.iter().map(trees)).collect()
     }
 
     /// A family's numbers: the card's own, else those of the default.
@@ -114,7 +120,7 @@ impl Card {
 /// The constants that `src/family/data.rs` includes, and the list of cards.
 pub fn rust(kernels: &[Kernel], tuning: &Path) -> Result<String, String> {
     let cards = read(kernels, tuning)?;
-    let constants: String = cards.iter().map(Card::constants).collect();
+    let constants = cards.iter().map(|card| card.constants(&cards[0])).collect::<Result<String, _>>()?;
     let entries: String = cards.iter().map(|card| card.entry(kernels, &cards[0])).collect();
     Ok(format!("{constants}static CARDS: &[Card] = &[\n{entries}];\n"))
 }

@@ -11,6 +11,9 @@ pub struct File {
     /// The origin of the trees, for readers.
     #[serde(rename = "provenance")]
     _provenance: toml::Table,
+    /// Whether the default card's trees come first, whose errors on this card these are of.
+    #[serde(default)]
+    pub continues: bool,
     /// The kernels with enough measurements.
     kernels: BTreeSet<String>,
     /// The least and the largest of the facts that decide which problems the trees hold for (`BOUNDED` of src/family/trees.rs).
@@ -31,14 +34,15 @@ impl File {
         self.kernels.contains(kernel)
     }
 
-    /// The constants `<name>_LIST` and `<name>_TREES`. The compiler checks the facts and the numbers of splits and leaves.
-    pub fn rust(&self, name: &str, card: &str) -> String {
+    /// The constants `<name>_LIST` and `<name>_TREES`, behind the trees of `first`. The compiler checks the facts and the numbers of splits and leaves.
+    pub fn rust(&self, name: &str, card: &str, first: Option<&File>) -> String {
         let tree = |(splits, leaves): &Tree| {
             let split = |(fact, bound): &(String, f64)| format!("(Fact::{fact}, {:?}), ", *bound as f32);
             format!("Tree {{ splits: [{}], leaves: {leaves:?} }},\n", splits.iter().map(split).collect::<String>())
         };
-        let trees: String = self.trees.iter().map(tree).collect();
-        let (count, ranges) = (self.trees.len(), &self.ranges);
+        let all: Vec<&Tree> = first.iter().flat_map(|first| &first.trees).chain(&self.trees).collect();
+        let trees: String = all.iter().copied().map(tree).collect();
+        let (count, ranges) = (all.len(), &self.ranges);
         format!(
             "static {name}_LIST: [Tree; {count}] = [\n{trees}];\n\
              const {name}_TREES: Trees = \

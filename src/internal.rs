@@ -16,7 +16,7 @@ pub mod fit {
     pub use crate::family::card::Card;
     pub use crate::family::facts::{of_launch, of_problem};
     pub use crate::family::fitted::Parameter;
-    pub use crate::family::trees::{factors, Fact, Facts, Tree, BOUNDED, DEPTH, LEAF_UNIT};
+    pub use crate::family::trees::{factors, Fact, Facts, Tree, Trees, BOUNDED, DEPTH, LEAF_UNIT};
 
     /// The place of a kernel among those of its family, arch, types and layout.
     pub fn variant(kernel: &crate::kernel::KernelDesc) -> u32 {

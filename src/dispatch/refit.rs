@@ -45,6 +45,11 @@ impl Refit {
         self
     }
 
+    /// Whether a family has other numbers.
+    pub fn has(&self, family: &str) -> bool {
+        self.families.contains_key(family)
+    }
+
     /// Adds these trees of a family, which hold for cards with this chip.
     pub fn with_trees(mut self, family: &'static str, chip: Chip, trees: OtherTrees) -> Self {
         self.trees.insert(family, (chip, trees));

@@ -10,7 +10,7 @@ use crate::kernel::{Case, Family};
 #[derive(Clone, Copy)]
 pub struct Model<'a> {
     pub(crate) family: &'a dyn Family,
-    pub(crate) trees: Trees<'a>,
+    pub trees: Trees<'a>,
 }
 
 /// The family's other configurations count where the model expects them to take at most this multiple of its choice's time.

@@ -163,6 +163,7 @@ pub struct Trees<'a> {
     pub chip: Chip,
     /// The least and the largest of each of the facts [`BOUNDED`].
     pub ranges: [[f32; 2]; BOUNDED.len()],
+    /// In the order in which they were learned.
     pub trees: &'a [Tree],
 }
 

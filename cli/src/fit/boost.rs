@@ -8,13 +8,21 @@ use candle_tilegemm::internal::fit::{Fact, Facts, Tree, DEPTH, LEAF_UNIT};
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Trees of a family, at most; fewer where a tree would have fewer than [`LEAST_SHARE`] samples.
-const TREES: usize = 160;
+/// How closely trees follow the samples.
+#[derive(Clone, Copy)]
+pub struct Pace {
+    /// Trees at most; fewer where a tree would have fewer than [`LEAST_SHARE`] samples.
+    trees: usize,
+    /// The share of a tree's step that is taken.
+    rate: f64,
+    /// The weight of samples with no error that each leaf gets beside its own.
+    ridge: f64,
+}
+
+/// Of a family's trees, and of those that continue another card's.
+pub const WHOLE: Pace = Pace { trees: 160, rate: 0.3, ridge: 3.0 };
+pub const CONTINUED: Pace = Pace { trees: 16, rate: 0.2, ridge: 5.0 };
 const LEAST_SHARE: usize = 8;
-/// The share of a tree's step that is taken.
-const RATE: f64 = 0.3;
-/// The weight of samples with no error that each leaf gets beside its own.
-const RIDGE: f64 = 3.0;
 /// The most bounds of a fact.
 const BOUNDS: usize = 48;
 /// The share of the samples that a tree's questions are chosen by, and the share of the facts that a question may be about.
@@ -22,6 +30,7 @@ const SAMPLED: f64 = 0.8;
 const ASKED: f64 = 0.5;
 
 /// A measurement.
+#[derive(Clone, Copy)]
 pub struct Sample {
     pub facts: Facts,
     /// The logarithm of the measured over the expected time.
@@ -70,7 +79,15 @@ impl Column {
     }
 
     /// The best bound for the next question of a tree, and the gain of the question: `leaves` has each sample's leaf so far.
-    fn best(&self, level: usize, rows: &[usize], leaves: &[u8], errors: &[f64], samples: &[Sample]) -> (f64, usize) {
+    fn best(
+        &self,
+        level: usize,
+        rows: &[usize],
+        leaves: &[u8],
+        errors: &[f64],
+        samples: &[Sample],
+        ridge: f64,
+    ) -> (f64, usize) {
         let width = self.bounds.len() + 1;
         let mut sums = vec![[0.0f64; 2]; width << level];
         for &row in rows {
@@ -84,7 +101,7 @@ impl Column {
             let mut below = [0.0; 2];
             for (gain, sum) in gains.iter_mut().zip(leaf) {
                 below = [below[0] + sum[0], below[1] + sum[1]];
-                let explained = |[error, weight]: [f64; 2]| error * error / (weight + RIDGE);
+                let explained = |[error, weight]: [f64; 2]| error * error / (weight + ridge);
                 *gain += explained(below) + explained([total[0] - below[0], total[1] - below[1]]);
             }
         }
@@ -94,19 +111,19 @@ impl Column {
 }
 
 /// Trees whose sum is near the samples' targets.
-pub fn trees(samples: &[Sample]) -> Vec<Tree> {
+pub fn trees(samples: &[Sample], pace: Pace) -> Vec<Tree> {
     let columns: Vec<Column> = Fact::ALL.iter().map(|fact| Column::of(*fact, samples)).collect();
     let columns: Vec<Column> = columns.into_iter().filter(|column| !column.bounds.is_empty()).collect();
     let mut random = Random::of(1);
     let mut errors: Vec<f64> = samples.iter().map(|sample| sample.target).collect();
     let mut trees = Vec::new();
-    while !columns.is_empty() && trees.len() < TREES.min(samples.len() / LEAST_SHARE) {
+    while !columns.is_empty() && trees.len() < pace.trees.min(samples.len() / LEAST_SHARE) {
         let rows: Vec<usize> = (0..samples.len()).filter(|_| random.next() < SAMPLED).collect();
         let mut leaves = vec![0u8; samples.len()];
         let mut tree = Tree { splits: [(Fact::ALL[0], f32::MAX); DEPTH], leaves: [0; 1 << DEPTH] };
         for level in 0..DEPTH {
             let asked = columns.iter().filter(|_| random.next() < ASKED);
-            let best = asked.map(|column| (column.best(level, &rows, &leaves, &errors, samples), column));
+            let best = asked.map(|column| (column.best(level, &rows, &leaves, &errors, samples, pace.ridge), column));
             let Some(((_, bound), column)) = best.max_by(|x, y| x.0 .0.total_cmp(&y.0 .0)) else { continue };
             tree.splits[level] = (column.fact, column.bounds[bound]);
             for (leaf, place) in leaves.iter_mut().zip(&column.places) {
@@ -118,7 +135,8 @@ pub fn trees(samples: &[Sample]) -> Vec<Tree> {
             let sum = &mut sums[usize::from(*leaf)];
             *sum = [sum[0] + sample.weight * error, sum[1] + sample.weight];
         }
-        tree.leaves = sums.map(|[error, weight]| (RATE * error / (weight + RIDGE) / LEAF_UNIT).round() as i16);
+        tree.leaves =
+            sums.map(|[error, weight]| (pace.rate * error / (weight + pace.ridge) / LEAF_UNIT).round() as i16);
         for (leaf, error) in leaves.iter().zip(&mut errors) {
             *error -= f64::from(tree.leaves[usize::from(*leaf)]) * LEAF_UNIT;
         }
@@ -147,7 +165,7 @@ mod tests {
 
     #[test]
     fn trees_find_what_two_facts_say_together() {
-        let trees = trees(&samples(1, 2000));
+        let trees = trees(&samples(1, 2000), WHOLE);
         let unseen = samples(2, 500);
         let facts: Vec<Facts> = unseen.iter().map(|sample| sample.facts).collect();
         let errors = unseen.iter().zip(factors(&trees, &facts)).map(|(sample, f)| (f.ln() - sample.target).abs());
@@ -157,8 +175,8 @@ mod tests {
 
     #[test]
     fn the_same_samples_give_the_same_trees_and_few_samples_give_few() {
-        assert_eq!(trees(&samples(1, 300)), trees(&samples(1, 300)));
-        assert_eq!(trees(&samples(1, 80)).len(), 80 / LEAST_SHARE);
-        assert!(trees(&[]).is_empty());
+        assert_eq!(trees(&samples(1, 300), WHOLE), trees(&samples(1, 300), WHOLE));
+        assert_eq!(trees(&samples(1, 80), WHOLE).len(), 80 / LEAST_SHARE);
+        assert!(trees(&[], WHOLE).is_empty());
     }
 }

@@ -1,11 +1,11 @@
 //! The errors that a family's numbers leave, learned as trees.
 
-use super::boost::{self, Sample};
+use super::boost::{self, Sample, CONTINUED, WHOLE};
 use super::errors::{self, percent};
 use super::records::{Measurement, Record};
-use candle_tilegemm::arch::{Arch, Chip};
+use candle_tilegemm::arch::{Arch, Chip, DeviceInfo};
 use candle_tilegemm::family::KERNELS;
-use candle_tilegemm::internal::fit::{factors, of_launch, of_problem, variant, Card, Refit, Tree, BOUNDED};
+use candle_tilegemm::internal::fit::{factors, of_launch, of_problem, variant, Card, Refit, Tree, Trees, BOUNDED};
 use candle_tilegemm::kernel::{Case, KernelDesc, Role};
 use candle_tilegemm::{workspace, Layout};
 use comfy_table::Table;
@@ -28,7 +28,9 @@ pub struct Learned {
     pub kernels: Vec<&'static str>,
     /// The least and the largest of each of the facts [`BOUNDED`].
     pub ranges: [[f32; 2]; BOUNDED.len()],
+    /// The trees, and how many of them are the default card's, which come first.
     pub trees: Vec<Tree>,
+    pub continued: usize,
     /// Measurements, and the mean errors by logarithm without and with the trees.
     pub count: usize,
     pub errors: [f64; 2],
@@ -65,15 +67,22 @@ fn of_family<'a>(family: &str, records: &'a [Record]) -> Vec<&'a Measurement> {
 }
 
 impl Learned {
-    /// The trees of a family with the numbers of `refit`.
+    /// The trees of a family with the numbers of `refit`. A card without numbers of its own continues the default card's trees.
     pub fn of(family: &'static str, refit: &Refit, records: &[Record]) -> Option<Self> {
+        let device = &records.first()?.device;
+        let default = DeviceInfo::h100();
+        if device.name != default.name && device.chip() == default.chip() && !refit.has(family) {
+            if let Some(continued) = Self::continuing(family, refit, records, Card::of(&default)) {
+                return Some(continued);
+            }
+        }
         let own = of_family(family, records);
         let chip = records.first()?.device.chip();
         let samples: Vec<Sample> = own.iter().filter_map(|measurement| sample(measurement, refit, chip)).collect();
         if samples.len() < LEAST {
             return None;
         }
-        let trees = boost::trees(&samples);
+        let trees = boost::trees(&samples, WHOLE);
         let count = |of: &KernelDesc| own.iter().filter(|m| kind(m.kernel) == kind(of)).count();
         let kernels = KERNELS.iter().filter(|kernel| kernel.family == family && count(kernel) >= LEAST_OF_KERNEL);
         let kernels = kernels.map(|kernel| kernel.name).collect();
@@ -82,7 +91,28 @@ impl Learned {
             values.fold([f32::INFINITY, f32::NEG_INFINITY], |[least, most], value| [least.min(value), most.max(value)])
         };
         let (count, errors) = (samples.len(), errors(&samples, &trees));
-        Some(Self { family, chip, kernels, ranges: BOUNDED.map(range), trees, count, errors })
+        Some(Self { family, chip, kernels, ranges: BOUNDED.map(range), trees, continued: 0, count, errors })
+    }
+
+    /// The default card's trees of a family, and some of the errors that they leave on this card; `None` where the default card has none.
+    fn continuing(family: &'static str, refit: &Refit, records: &[Record], default: &Card) -> Option<Self> {
+        let trees_of = |kernel: &KernelDesc| Some(default.model(kernel).trees).filter(|trees| !trees.trees.is_empty());
+        let of_family = of_family(family, records);
+        let kernels = KERNELS.iter().filter(|kernel| kernel.family == family && trees_of(kernel).is_some());
+        let kernels: Vec<&'static KernelDesc> = kernels.collect();
+        let Trees { chip, ranges, trees: first } = trees_of(kernels.first()?)?;
+        let own = of_family.into_iter().filter(|m| trees_of(m.kernel).is_some());
+        let samples: Vec<Sample> = own.filter_map(|measurement| sample(measurement, refit, chip)).collect();
+        if samples.len() < LEAST {
+            return None;
+        }
+        let facts: Vec<_> = samples.iter().map(|sample| sample.facts).collect();
+        let left = samples.iter().zip(factors(first, &facts));
+        let left: Vec<Sample> = left.map(|(s, factor)| Sample { target: s.target - factor.ln(), ..*s }).collect();
+        let trees = [first, &boost::trees(&left, CONTINUED)].concat();
+        let (count, errors) = (samples.len(), errors(&samples, &trees));
+        let kernels = kernels.into_iter().map(|kernel| kernel.name).collect();
+        Some(Self { family, chip, kernels, ranges, trees, continued: first.len(), count, errors })
     }
 
     pub fn add_to(&self, refit: Refit) -> Refit {

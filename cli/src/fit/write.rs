@@ -73,15 +73,16 @@ impl Folder<'_> {
     /// Writes the family's trees with their provenance.
     pub fn write_trees(&self, learned: &Learned, records: &[Record]) -> Result<PathBuf> {
         let [without, with] = learned.errors.map(f64::exp_m1);
-        let trees = learned.trees.iter().map(|tree| {
+        let trees = learned.trees[learned.continued..].iter().map(|tree| {
             let splits: Vec<String> =
                 tree.splits.iter().map(|(fact, bound)| format!("[\"{fact:?}\", {bound:?}]")).collect();
             format!("  [[{}], {:?}],\n", splits.join(", "), tree.leaves)
         });
         let text = format!(
             "# The errors of the estimates of `{}`, which src/family/trees.rs describes. `tilegemm fit --write` writes this file.\n\n\
-             kernels = [\n{}]\nranges = {:?}\ntrees = [\n{}]\n\n[provenance]\n{}mean_error_without = {without:.4}\nmean_error_with = {with:.4}\n",
+             {}kernels = [\n{}]\nranges = {:?}\ntrees = [\n{}]\n\n[provenance]\n{}mean_error_without = {without:.4}\nmean_error_with = {with:.4}\n",
             learned.family,
+            if learned.continued > 0 { "continues = true\n" } else { "" },
             learned.kernels.iter().map(|kernel| format!("  \"{kernel}\",\n")).collect::<String>(),
             learned.ranges,
             trees.collect::<String>(),
