@@ -50,7 +50,7 @@ const KNOWN: [Known; 5] = [
         why: "16 bits, nt with an unaligned D: sm90_few_rows and sm90_wave store number by number, and no other family with \
               TMA stores such rows",
         is: |miss| miss.is_half() && !miss.is_aligned() && miss.by(&["sm90_few_rows", "sm90_wave"]),
-        most: 1.7,
+        most: 1.9,
     },
     Known {
         why: "f32, most of them unaligned, with few rows or few tiles: bf16x6 splits both operands into parts first, sm90_sgemm transposes \
