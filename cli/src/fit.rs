@@ -25,7 +25,9 @@ use trees::Learned;
 /// family's choice where an older record names none), a product, a time. The numbers of each family (tuning/CARD/fit/FAMILY.toml) are moved
 /// until the mean logarithmic error over the family's measurements is least; numbers that no measurement moves stay as they are, and so does a
 /// family with fewer measurements than numbers to move. A measurement counts less where another kernel is faster, by the square of the ratio
-/// of the times: such a kernel is not chosen. A number that moves has a price, so that few measurements move a number little.
+/// of the times: such a kernel is not chosen. A number that moves has a price, so that few measurements move a number little. Trees are learned
+/// from the errors that the numbers leave. A card without numbers of its own keeps the H100's trees, and gets some more of the errors that those
+/// leave there.
 ///
 /// The regret is the time of the kernel that this build would choose, with its measured tables, by its estimates alone, and by the fitted
 /// estimates, over the least time that was measured of the product. A product whose choice was not measured counts apart. The arm `every` of

@@ -187,6 +187,38 @@ fn a_card_gets_numbers_of_its_own() {
     assert_eq!(own["provenance"]["gpu"].as_str(), Some("NVIDIA H200"));
 }
 
+/// A card without numbers of its own keeps the H100's trees, and gets some more, of the errors that those leave.
+#[test]
+fn a_card_without_numbers_continues_the_trees_of_the_h100() {
+    let folder = folder("continued");
+    let [numbers, trees] = data(&folder, "h200").map(|path| path.with_file_name("split_k.toml"));
+    let _ = std::fs::remove_file(&trees);
+    let output = fit(&[
+        &crate::records::path("h200/2026-11-26-random-1.json"),
+        "--judge",
+        &crate::records::path("h200/2026-11-26-random-2.json"),
+        "--only",
+        "split_k",
+        "--only-trees",
+        "--write",
+        "--out",
+        &folder.display().to_string(),
+    ]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let line = printed.lines().find(|line| line.starts_with("| split_k ")).unwrap_or_else(|| panic!("{printed}"));
+    let cells: Vec<f64> = line.split('|').filter_map(|cell| cell.trim().trim_end_matches(" %").parse().ok()).collect();
+    let [all, _, without, with, judged_without, judged_with] = cells[..] else { panic!("{line}") };
+    assert!(with < 0.6 * without && judged_with < 0.8 * judged_without, "{line}");
+    let file: toml::Table = std::fs::read_to_string(&trees).unwrap().parse().unwrap();
+    let [own, kernels] = ["trees", "kernels"].map(|list| file[list].as_array().unwrap().len());
+    let shipped = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../tuning/h100/trees/split_k.toml"));
+    let shipped: toml::Table = shipped.unwrap().parse().unwrap();
+    let [first, shipped] = ["trees", "kernels"].map(|list| shipped[list].as_array().unwrap().len());
+    assert!(file["continues"].as_bool() == Some(true) && own == 16 && kernels == shipped, "{own} trees, {kernels}");
+    assert!(all == (first + own) as f64 && !numbers.exists(), "{line}");
+}
+
 #[test]
 fn what_proves_the_estimates_is_not_fitted_to() {
     let suite = &crate::records::path("h200/2026-11-22.json");
