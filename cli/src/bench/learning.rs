@@ -46,7 +46,14 @@ pub struct Learned {
 /// Calls the product while this process learns.
 pub fn learn(timer: &Timer, problem: &Problem, operands: &Operands) -> Result<Learned> {
     let count = ((LONG_US / plan(problem)?.estimate_us) as usize).clamp(FEW_CALLS, CALLS);
-    let launch = |call| planned(timer, problem, operands, call);
+    let (dispatcher, policy) = (launch::dispatcher(launch::current_device()?)?, policy()?);
+    // A program plans each call, on another copy of the operands than the one before.
+    let launch = |call| {
+        let plan = dispatcher.plan(problem, policy)?;
+        // SAFETY: the operands are the problem's, and outlive the launch.
+        unsafe { launch::launch(&plan, operands.pointers(call % operands.copies())?, timer.queue())? };
+        Ok(())
+    };
     let mut learning = Vec::new();
     while learning.len() < MOST_STEPS && !plan(problem)?.is_learned() {
         set_learning(true);
@@ -75,14 +82,6 @@ pub fn programs(timer: &Timer, problem: &Problem, launches: &[impl Fn(usize) -> 
         }
     }
     Ok(samples.iter().map(Samples::median).collect())
-}
-
-/// A call of a program: on another copy of the operands than the one before.
-fn planned(timer: &Timer, problem: &Problem, operands: &Operands, call: usize) -> Result {
-    let plan = launch::dispatcher(launch::current_device()?)?.plan(problem, policy()?)?;
-    // SAFETY: the operands are the problem's, and outlive the launch.
-    unsafe { launch::launch(&plan, operands.pointers(call % operands.copies())?, timer.queue())? };
-    Ok(())
 }
 
 /// Microseconds of so many launches in a row, between events behind a host function that lasts until all of them are in the stream.

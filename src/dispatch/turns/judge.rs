@@ -41,7 +41,7 @@ impl Turns {
         let is_known = self.kernels().all(|kernel| kernel == leader || self.is_known(leader, kernel, noise));
         if is_alone || (is_known && rounds >= ROUNDS) || rounds >= MOST_ROUNDS {
             let is_tie = self.kernels().any(|kernel| kernel != leader && !self.leads(leader, kernel, noise));
-            if is_tie && EVENT_US / f64::from(self.calls) > LEAD * self.estimate_us && self.grow() {
+            if is_tie && self.least_gap() > LEAD * self.estimate_us && self.grow() {
                 return;
             }
             self.decide(if self.open[0] { 0 } else { leader });
